@@ -1,0 +1,229 @@
+"""The loop program: how an operator is computed, for CPUs and GPUs alike.
+
+    Program := name, params: Buffer…, temps: Buffer…, body: Stmt…
+    Stmt    := for VAR in [e, e) KIND: Stmt…          serial | parallel | unroll | vector | block.x/y/z | thread.x/y/z
+             | if e: Stmt… else: Stmt…
+             | BUFFER[e, …] = e
+             | alloc BUFFER: Stmt…                    a buffer that lives inside the statement
+             | barrier SCOPE                          block: the threads of a GPU block; gang: the CPU's workers
+             | prefetch BUFFER[e, …]                  a hint, no effect
+
+Meaning: statements in order; `parallel`, `block` and `thread` iterations may run in any order or at once, and between
+two barriers they touch no element that another one writes; `vector` iterations run in lockstep (all loads of a store before it);
+`unroll` and `vector` loops have constant bounds once outer unrolled variables are known. Every statement at the top of `body` is one
+step: its outermost parallel loops are the task range that the runtime deals to its threads, and the next step
+starts when it has ended. Buffers are physical (row-major over their shape).
+
+Scopes: param (given by the caller), global (a temporary shared by all steps), scratch (per worker or per GPU
+thread block's private global memory), shared (per GPU block), register (per thread; indexed by constants once unrolled).
+Buffers start undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from . import scalar as s
+from .scalar import Expr
+from .types import DType
+
+LOOP_KINDS = frozenset(
+    "serial parallel unroll vector block.x block.y block.z thread.x thread.y thread.z".split()
+)
+SCOPES = frozenset({"param", "global", "scratch", "shared", "register"})
+
+
+@dataclass(frozen=True)
+class Buffer:
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]  # physical, row-major
+    scope: str = "param"
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        result: list[int] = []
+        step = 1
+        for d in reversed(self.shape):
+            result.append(step)
+            step *= d
+        return tuple(reversed(result))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.bytes
+
+
+@dataclass(frozen=True)
+class Stmt:
+    """Base of statements."""
+
+
+Body = tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class For(Stmt):
+    var: str
+    begin: Expr
+    end: Expr
+    body: Body
+    kind: str = "serial"
+
+    @property
+    def extent(self) -> int | None:
+        """end - begin where both are constants."""
+        if isinstance(self.begin, s.Const) and isinstance(self.end, s.Const):
+            return max(0, int(self.end.value) - int(self.begin.value))
+        return None
+
+
+@dataclass(frozen=True)
+class If(Stmt):
+    cond: Expr
+    then: Body
+    other: Body = ()
+
+
+@dataclass(frozen=True)
+class Store(Stmt):
+    buffer: str
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Alloc(Stmt):
+    buffer: Buffer
+    body: Body
+
+
+@dataclass(frozen=True)
+class Barrier(Stmt):
+    scope: str = "block"
+
+
+@dataclass(frozen=True)
+class Prefetch(Stmt):
+    buffer: str
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    name: str
+    params: tuple[Buffer, ...]
+    body: Body
+    temps: tuple[Buffer, ...] = ()  # scope global
+    gang: bool = False  # every step is entered by all workers at once and may use gang barriers
+
+    def buffers(self) -> dict[str, Buffer]:
+        """Every buffer by name, allocated ones included."""
+        found = {b.name: b for b in (*self.params, *self.temps)}
+        found.update({st.buffer.name: st.buffer for st in walk(self.body) if isinstance(st, Alloc)})
+        return found
+
+    def written(self) -> frozenset[str]:
+        return frozenset(st.buffer for st in walk(self.body) if isinstance(st, Store))
+
+
+def loop(var: str, extent: Expr | int, *body: Stmt, kind: str = "serial", begin: Expr | int = 0) -> For:
+    """`for var in [begin, extent)`."""
+    return For(var, s.as_expr(begin), s.as_expr(extent), body, kind)
+
+
+def walk(body: Body | Stmt) -> Iterator[Stmt]:
+    for st in (body,) if isinstance(body, Stmt) else body:
+        yield st
+        match st:
+            case For(body=inner) | Alloc(body=inner):
+                yield from walk(inner)
+            case If(then=then, other=other):
+                yield from walk(then)
+                yield from walk(other)
+
+
+def expressions(st: Stmt) -> tuple[Expr, ...]:
+    """The expressions that stand in the statement itself, not in its body."""
+    match st:
+        case For(begin=a, end=b):
+            return (a, b)
+        case If(cond=c):
+            return (c,)
+        case Store(index=i, value=v):
+            return (*i, v)
+        case Prefetch(index=i):
+            return i
+    return ()
+
+
+def map_expressions(body: Body, fn: Callable[[Expr], Expr]) -> Body:
+    """Every expression e becomes fn(e)."""
+
+    def one(st: Stmt) -> Stmt:
+        match st:
+            case For():
+                return replace(st, begin=fn(st.begin), end=fn(st.end), body=map_expressions(st.body, fn))
+            case If():
+                return If(fn(st.cond), map_expressions(st.then, fn), map_expressions(st.other, fn))
+            case Store():
+                return Store(st.buffer, tuple(fn(i) for i in st.index), fn(st.value))
+            case Alloc():
+                return Alloc(st.buffer, map_expressions(st.body, fn))
+            case Prefetch():
+                return Prefetch(st.buffer, tuple(fn(i) for i in st.index))
+        return st
+
+    return tuple(one(st) for st in body)
+
+
+def substitute(body: Body, values: dict[str, Expr]) -> Body:
+    """Replaces free variables by name."""
+    return map_expressions(body, lambda e: s.substitute(e, values))
+
+
+def print_program(program: Program) -> str:
+    """`text.parse_program` reads it back."""
+    lines = [f"program {program.name}{' gang' if program.gang else ''}"]
+    for word, group in (("param", program.params), ("temp", program.temps)):
+        lines += [f"  {word} {_buffer(b)}" for b in group]
+    _print(program.body, 1, lines)
+    return "\n".join(lines)
+
+
+def _buffer(b: Buffer) -> str:
+    return f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}] {b.scope}"
+
+
+def _print(body: Body, depth: int, lines: list[str]) -> None:
+    pad = "  " * depth
+    for st in body:
+        match st:
+            case For():
+                kind = "" if st.kind == "serial" else f" {st.kind}"
+                lines.append(f"{pad}for {st.var} in [{s.text(st.begin)}, {s.text(st.end)}){kind}:")
+                _print(st.body, depth + 1, lines)
+            case If():
+                lines.append(f"{pad}if {s.text(st.cond)}:")
+                _print(st.then, depth + 1, lines)
+                if st.other:
+                    lines.append(f"{pad}else:")
+                    _print(st.other, depth + 1, lines)
+            case Store():
+                lines.append(f"{pad}{st.buffer}[{', '.join(map(s.text, st.index))}] = {s.text(st.value)}")
+            case Alloc():
+                lines.append(f"{pad}alloc {_buffer(st.buffer)}:")
+                _print(st.body, depth + 1, lines)
+            case Barrier():
+                lines.append(f"{pad}barrier {st.scope}")
+            case Prefetch():
+                lines.append(f"{pad}prefetch {st.buffer}[{', '.join(map(s.text, st.index))}]")

@@ -1,0 +1,149 @@
+"""The numpy meaning of scalar expressions: the oracle of tests and of the two IRs built on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...errors import InternalError, RunError
+from .scalar import COMPARE, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from .types import BOOL, DType
+
+Array = np.ndarray
+
+
+def evaluate(e: Expr, variables: Mapping[str, Array], tensors: Mapping[str, Array], mask: Array | None = None) -> Array:
+    """The value of `e` over broadcastable arrays of index values; `mask` marks where it is needed at all."""
+    match e:
+        case Const(value=v, type=t):
+            return np.asarray(v, dtype=t.numpy)
+        case Var(name=n):
+            return np.asarray(variables[n])
+        case Load(tensor=t, index=index):
+            return _load(tensors[t], [evaluate(i, variables, tensors, mask) for i in index], mask)
+        case Binary(op=op, a=a, b=b):
+            return _binary(op, evaluate(a, variables, tensors, mask), evaluate(b, variables, tensors, mask))
+        case Call(op=op, args=args):
+            return _call(op, [evaluate(a, variables, tensors, mask) for a in args], mask)
+        case Select(cond=c, then=t, other=o):
+            cond = evaluate(c, variables, tensors, mask)
+            yes = cond if mask is None else cond & mask
+            no = ~cond if mask is None else ~cond & mask
+            return np.where(cond, evaluate(t, variables, tensors, yes), evaluate(o, variables, tensors, no))
+        case Cast(value=v, type=t):
+            return convert(evaluate(v, variables, tensors, mask), t)
+    raise InternalError(f"not a scalar expression: {e!r}")
+
+
+def _load(array: Array, index: list[Array], mask: Array | None) -> Array:
+    if not index:
+        return array[()]
+    if mask is None:
+        if array.size and any(i.size and (i.min() < 0 or i.max() >= d) for i, d in zip(index, array.shape)):
+            raise InternalError("a load outside its tensor, without a guard")
+        return array[tuple(index)] if array.size else np.zeros(np.broadcast_shapes(*(i.shape for i in index)), array.dtype)
+    shape = np.broadcast_shapes(mask.shape, *(i.shape for i in index))
+    if array.size == 0:
+        return np.zeros(shape, array.dtype)
+    return array[tuple(np.clip(np.where(mask, i, 0), 0, d - 1) for i, d in zip(index, array.shape))]
+
+
+def convert(x: Array, dtype: DType) -> Array:
+    """Cast as `scalar.Cast` says: floats saturate into integers, NaN gives 0."""
+    if dtype is BOOL:
+        return np.asarray(x != 0)
+    if dtype.is_integer and x.dtype.kind not in "iub":
+        wide = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
+        info = np.iinfo(dtype.numpy)
+        low, high = float(info.min), float(info.max)
+        inside = np.where((wide > low) & (wide < high), wide, 0.0).astype(dtype.numpy)
+        return np.where(wide >= high, info.max, np.where(wide <= low, info.min, inside)).astype(dtype.numpy)
+    with np.errstate(all="ignore"):
+        return x.astype(dtype.numpy)
+
+
+def _binary(op: str, a: Array, b: Array) -> Array:
+    if op in COMPARE:
+        return np.asarray(COMPARE[op](a, b))
+    is_float = a.dtype.kind not in "iub"
+    with np.errstate(all="ignore"):
+        match op:
+            case "add":
+                return a | b if a.dtype == np.bool_ else a + b
+            case "sub":
+                return a - b
+            case "mul":
+                return a & b if a.dtype == np.bool_ else a * b
+            case "div" if is_float:
+                return a / b
+            case "div" | "rem":
+                return _truncated(op, a, b)
+            case "floordiv":
+                return np.floor_divide(a, b)
+            case "mod":
+                return np.where(b == 0, 0, np.mod(a, b)).astype(a.dtype) if not is_float else np.mod(a, b)
+            case "min":
+                return np.minimum(a, b)
+            case "max":
+                return np.maximum(a, b)
+            case "pow":
+                return np.power(a, b) if is_float else _integer_power(a, b)
+            case "and":
+                return a & b
+            case "or":
+                return a | b
+            case "xor":
+                return a ^ b
+            case "shl":
+                return np.where(b.astype(np.uint64) < a.dtype.itemsize * 8, np.left_shift(a, b), 0).astype(a.dtype)
+            case "shr":
+                return np.where(b.astype(np.uint64) < a.dtype.itemsize * 8, np.right_shift(a, b), 0).astype(a.dtype)
+    raise InternalError(f"unknown scalar operator {op!r}")
+
+
+def _truncated(op: str, a: Array, b: Array) -> Array:
+    safe = np.where(b == 0, 1, b).astype(a.dtype)
+    remainder = np.fmod(a, safe)
+    value = remainder if op == "rem" else np.floor_divide(a - remainder, safe)
+    return np.where(b == 0, 0, value).astype(a.dtype)
+
+
+def _integer_power(a: Array, b: Array) -> Array:
+    result = np.power(a, np.maximum(b, 0))
+    negative = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))
+    return np.where(b >= 0, result, negative).astype(a.dtype) if a.dtype.kind == "i" else result
+
+
+def _erf(x: Array) -> Array:
+    return np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64)).astype(x.dtype)
+
+
+def _sigmoid(x: Array) -> Array:
+    wide = x.astype(np.float64)
+    return (1.0 / (1.0 + np.exp(-wide))).astype(x.dtype)
+
+
+_CALLS = {
+    "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
+    "neg": np.negative, "not": lambda x: ~x, "round": np.rint, "erf": _erf, "sigmoid": _sigmoid,
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "sign": np.sign, "abs": np.abs,
+}  # fmt: skip
+
+
+def _call(op: str, args: list[Array], mask: Array | None) -> Array:
+    with np.errstate(all="ignore"):
+        if op == "fma":
+            a, b, c = args
+            return (a.astype(np.float64) * b + c).astype(a.dtype) if a.dtype.kind == "f" else a * b + c
+        if op == "checked":
+            index, extent = args
+            bad = (index < 0) | (index >= extent)
+            if np.any(bad if mask is None else bad & mask):
+                raise RunError("index out of range")
+            return np.where(bad, 0, index)
+        if op in _CALLS:
+            return np.asarray(_CALLS[op](*args))
+        return np.asarray(getattr(np, op)(*args))

@@ -1,0 +1,415 @@
+"""Scalar expressions, shared by tensor expressions and loop programs.
+
+    e := 1.5:f32 | i | t[e, …] | (e op e) | f(e, …) | select(e, e, e) | cast(e, dtype)
+
+Meaning: integers wrap around; integer division by zero gives 0; `floordiv` and `mod` round towards minus
+infinity; `div` on integers truncates, `rem` is its remainder. `min` and `max` return NaN when either side
+is NaN. `select` evaluates only the chosen side, so a guarded load may have an index out of bounds where its
+guard is false. `checked(i, n)` is i when 0 <= i < n, else the kernel reports "index out of range".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ...errors import InternalError
+from .types import BOOL, DTYPES, F32, I64, DType
+
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+LOGICAL = frozenset({"and", "or", "xor"})  # bitwise on integers, logical on bool
+ARITHMETIC = frozenset({"add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow", "shl", "shr"})
+FLOAT_FUNCTIONS = frozenset(
+    "exp log log1p expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
+    "floor ceil round trunc".split()
+)
+FUNCTIONS = FLOAT_FUNCTIONS | frozenset({"neg", "abs", "not", "fma", "isnan", "isinf", "checked", "sign", "copysign"})
+
+
+@dataclass(frozen=True)
+class Expr:
+    """Base of scalar expressions. `dtype` is the element type of the value."""
+
+    @property
+    def dtype(self) -> DType:
+        raise NotImplementedError
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: ExprLike) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: ExprLike) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: ExprLike) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: ExprLike) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: ExprLike) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: ExprLike) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: ExprLike) -> Expr:
+        return binary("mod", self, other)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+
+ExprLike = Expr | int | float | bool
+
+
+@dataclass(frozen=True)
+class Const(Expr):
+    value: int | float | bool
+    type: DType
+
+    @property
+    def dtype(self) -> DType:
+        return self.type
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.type.code))
+
+    def __eq__(self, other: object) -> bool:  # 0.0 and -0.0 differ, NaN equals NaN
+        return isinstance(other, Const) and self.type is other.type and repr(self.value) == repr(other.value)
+
+
+@dataclass(frozen=True)
+class Var(Expr):
+    """A loop index or an axis, always i64."""
+
+    name: str
+
+    @property
+    def dtype(self) -> DType:
+        return I64
+
+
+@dataclass(frozen=True)
+class Load(Expr):
+    """One element of a tensor (tensor expressions) or buffer (loop programs)."""
+
+    tensor: str
+    index: tuple[Expr, ...]
+    type: DType
+
+    @property
+    def dtype(self) -> DType:
+        return self.type
+
+
+@dataclass(frozen=True)
+class Binary(Expr):
+    op: str
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return BOOL if self.op in COMPARISONS else self.a.dtype
+
+
+@dataclass(frozen=True)
+class Call(Expr):
+    op: str
+    args: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return BOOL if self.op in ("isnan", "isinf") else self.args[0].dtype
+
+
+@dataclass(frozen=True)
+class Select(Expr):
+    cond: Expr
+    then: Expr
+    other: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.then.dtype
+
+
+@dataclass(frozen=True)
+class Cast(Expr):
+    """Conversion. float → int truncates and saturates (NaN gives 0); int → int wraps; any → bool is `!= 0`."""
+
+    value: Expr
+    type: DType
+
+    @property
+    def dtype(self) -> DType:
+        return self.type
+
+
+# --- construction ---------------------------------------------------------------------------------------
+
+
+def const(value: int | float | bool, dtype: DType = I64) -> Const:
+    if dtype.kind == "bool":
+        return Const(bool(value), dtype)
+    if dtype.is_integer:
+        return Const(int(value), dtype)
+    return Const(float(value), dtype)
+
+
+def as_expr(value: ExprLike, like: DType = I64) -> Expr:
+    return value if isinstance(value, Expr) else const(value, like)
+
+
+_INT_FOLD: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b if b else 0,
+    "mod": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+}
+COMPARE: dict[str, Callable] = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+
+
+def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
+    """a op b, folding i64 constants and the neutral elements of i64 arithmetic."""
+    like = a.dtype if isinstance(a, Expr) else b.dtype if isinstance(b, Expr) else I64
+    x, y = as_expr(a, like), as_expr(b, like)
+    if x.dtype is not y.dtype:
+        raise InternalError(f"{op}: operand types differ: {x.dtype} and {y.dtype}")
+    if x.dtype is I64:
+        cx = x.value if isinstance(x, Const) else None
+        cy = y.value if isinstance(y, Const) else None
+        if cx is not None and cy is not None:
+            if op in _INT_FOLD:
+                return const(_INT_FOLD[op](int(cx), int(cy)))
+            if op in COMPARE:
+                return const(COMPARE[op](cx, cy), BOOL)
+        if cy == 0 and op in ("add", "sub"):
+            return x
+        if cx == 0 and op == "add":
+            return y
+        if (cy == 1 and op in ("mul", "floordiv")) or (cy == 0 and op in ("shl", "shr")):
+            return x
+        if cx == 1 and op == "mul":
+            return y
+        if (op == "mul" and (cx == 0 or cy == 0)) or (op == "mod" and cy == 1):
+            return const(0)
+    elif x.dtype is BOOL and op in ("and", "or"):
+        absorbing = op == "or"
+        for p, q in ((x, y), (y, x)):
+            if isinstance(p, Const):
+                return p if p.value == absorbing else q
+    return Binary(op, x, y)
+
+
+def call(op: str, *args: ExprLike) -> Expr:
+    if op not in FUNCTIONS:
+        raise InternalError(f"unknown scalar function {op!r}")
+    like = next((a.dtype for a in args if isinstance(a, Expr)), F32)
+    exprs = tuple(as_expr(a, like) for a in args)
+    if op == "not" and isinstance(exprs[0], Const) and exprs[0].type is BOOL:
+        return const(not exprs[0].value, BOOL)
+    return Call(op, exprs)
+
+
+def select(cond: Expr, then: ExprLike, other: ExprLike) -> Expr:
+    like = then.dtype if isinstance(then, Expr) else other.dtype if isinstance(other, Expr) else F32
+    x, y = as_expr(then, like), as_expr(other, like)
+    if x.dtype is not y.dtype:
+        raise InternalError(f"select: branch types differ: {x.dtype} and {y.dtype}")
+    if isinstance(cond, Const):
+        return x if cond.value else y
+    return Select(cond, x, y)
+
+
+def cast(value: Expr, dtype: DType) -> Expr:
+    if value.dtype is dtype:
+        return value
+    if isinstance(value, Const) and dtype.is_float and value.type.kind != "bool" and abs(value.value) < 2048:
+        return const(value.value, dtype)
+    return Cast(value, dtype)
+
+
+def lt(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("lt", a, b)
+
+
+def le(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("le", a, b)
+
+
+def ge(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("ge", a, b)
+
+
+def eq(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("eq", a, b)
+
+
+def both(*conditions: Expr) -> Expr:
+    """The conjunction; true for none."""
+    result: Expr = const(True, BOOL)
+    for c in conditions:
+        result = binary("and", result, c)
+    return result
+
+
+def minimum(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("min", a, b)
+
+
+def maximum(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("max", a, b)
+
+
+def within(index: Expr, extent: int) -> Expr:
+    """0 <= index < extent."""
+    return both(binary("ge", index, 0), binary("lt", index, extent))
+
+
+def lowest(dtype: DType) -> Const:
+    """The identity of max: -inf for floats, the least integer, False."""
+    if dtype.is_float:
+        return const(-np.inf, dtype)
+    return const(False, dtype) if dtype is BOOL else const(int(np.iinfo(dtype.numpy).min), dtype)
+
+
+def highest(dtype: DType) -> Const:
+    """The identity of min."""
+    if dtype.is_float:
+        return const(np.inf, dtype)
+    return const(True, dtype) if dtype is BOOL else const(int(np.iinfo(dtype.numpy).max), dtype)
+
+
+# --- traversal ------------------------------------------------------------------------------------------
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Load(index=index):
+            return index
+        case Binary(a=a, b=b):
+            return (a, b)
+        case Call(args=args):
+            return args
+        case Select(cond=c, then=t, other=o):
+            return (c, t, o)
+        case Cast(value=v):
+            return (v,)
+    return ()
+
+
+def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
+    """`e` with other children, constants folded."""
+    match e:
+        case Load():
+            return Load(e.tensor, parts, e.type)
+        case Binary():
+            return binary(e.op, *parts)
+        case Call():
+            return call(e.op, *parts)
+        case Select():
+            return select(*parts)
+        case Cast():
+            return cast(parts[0], e.type)
+    return e
+
+
+def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
+    """Rewrites from the leaves up: each rebuilt node becomes fn(node), or stays where fn gives None."""
+    parts = children(e)
+    if parts:
+        new = tuple(transform(p, fn) for p in parts)
+        if any(n is not p for n, p in zip(new, parts)):
+            e = rebuild(e, new)
+    result = fn(e)
+    return e if result is None else result
+
+
+def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
+    """Replaces variables by name."""
+    return transform(e, lambda x: values.get(x.name) if isinstance(x, Var) else None)
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    yield e
+    for child in children(e):
+        yield from walk(child)
+
+
+def variables(e: Expr) -> frozenset[str]:
+    return _variables(e)
+
+
+@lru_cache(maxsize=1 << 16)
+def _variables(e: Expr) -> frozenset[str]:
+    if isinstance(e, Var):
+        return frozenset({e.name})
+    result: frozenset[str] = frozenset()
+    for child in children(e):
+        result |= _variables(child)
+    return result
+
+
+def loads(e: Expr) -> list[Load]:
+    return [x for x in walk(e) if isinstance(x, Load)]
+
+
+# --- text -----------------------------------------------------------------------------------------------
+
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&", "or": "|", "xor": "^",
+}  # fmt: skip
+SIGN_TO_OP = {sign: op for op, sign in _SIGNS.items()}
+
+
+def text(e: Expr) -> str:
+    """Parsed back by `text.parse_scalar`."""
+    match e:
+        case Const(value=v, type=t):
+            return str(v) if t is I64 or t is BOOL else f"{v!r}:{t}"
+        case Var(name=n):
+            return n
+        case Load(tensor=t, index=i, type=d):
+            suffix = "" if d is F32 else f":{d}"
+            return f"{t}[{', '.join(map(text, i))}]{suffix}"
+        case Binary(op=op, a=a, b=b) if op in _SIGNS:
+            return f"({text(a)} {_SIGNS[op]} {text(b)})"
+        case Binary(op=op, a=a, b=b):
+            return f"{op}({text(a)}, {text(b)})"
+        case Call(op=op, args=args):
+            return f"{op}({', '.join(map(text, args))})"
+        case Select(cond=c, then=t, other=o):
+            return f"select({text(c)}, {text(t)}, {text(o)})"
+        case Cast(value=v, type=t):
+            return f"cast({text(v)}, {t})"
+    raise InternalError(f"not a scalar expression: {e!r}")
+
+
+def dtype_named(name: str) -> DType:
+    if name not in DTYPES:
+        raise InternalError(f"unknown dtype {name!r}; known: {', '.join(DTYPES)}")
+    return DTYPES[name]

@@ -1,0 +1,121 @@
+"""Import rules: one function per ONNX operator, found by name and opset.
+
+    @onnx("Softmax", since=13)
+    def softmax(c, x):
+        return c.emit(Softmax(axis=c.attr("axis", -1)), x)
+
+A rule gets the names of the node's inputs (None for absent ones) and returns the names of its outputs. The newest
+rule whose `since` is not above the model's opset is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx as onnx_package
+
+from ...compiler.ir.types import TensorType
+from ...compiler.ops.base import Decomposer, Op
+from ...errors import ModelError, NeedsValueError, UnsupportedError
+
+Rule = Callable[..., "tuple[str, ...] | str"]
+RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
+"""(domain, operator) → [(since, rule)], oldest first."""
+
+
+def onnx(name: str, since: int = 1, domain: str = "") -> Callable[[Rule], Rule]:
+    """Registers the import rule of an ONNX operator from opset `since` on."""
+
+    def register(rule: Rule) -> Rule:
+        entries = RULES.setdefault((domain, name), [])
+        entries.append((since, rule))
+        entries.sort(key=lambda entry: entry[0])
+        return rule
+
+    return register
+
+
+def find_rule(name: str, opset: int, domain: str = "") -> Rule | None:
+    fitting = [rule for since, rule in RULES.get((domain, name), ()) if since <= opset]
+    return fitting[-1] if fitting else None
+
+
+@dataclass
+class NodeContext:
+    """What a rule may ask about its node, and how it adds operators to the graph."""
+
+    g: Decomposer
+    node: onnx_package.NodeProto
+    opset: int
+    inputs: tuple[str | None, ...]
+    value_sources: Callable[[str], tuple[str, ...]]  # value → the graph inputs that it is computed from
+
+    @property
+    def label(self) -> str:
+        """How messages call the node: its name and operator."""
+        return f"node {self.node.name or '/'.join(self.node.output)!r} ({self.node.op_type})"
+
+    @property
+    def output_count(self) -> int:
+        return len(self.node.output)
+
+    def wants(self, output: int) -> bool:
+        """Whether the model names this output at all."""
+        return output < len(self.node.output) and self.node.output[output] != ""
+
+    def type(self, value: str) -> TensorType:
+        return self.g.type(value)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute's Python value (strings as str, ints, floats, lists; tensors as arrays)."""
+        for a in self.node.attribute:
+            if a.name == name:
+                value = onnx_package.helper.get_attribute_value(a)
+                if a.type == onnx_package.AttributeProto.STRING:
+                    return value.decode()
+                if a.type == onnx_package.AttributeProto.STRINGS:
+                    return [v.decode() for v in value]
+                if a.type == onnx_package.AttributeProto.TENSOR:
+                    return onnx_package.numpy_helper.to_array(value)
+                return list(value) if isinstance(value, (list, tuple)) or hasattr(value, "append") else value
+        return default
+
+    def required(self, name: str) -> Any:
+        value = self.attr(name)
+        if value is None:
+            raise ModelError(f"{self.label}: attribute {name!r} is missing")
+        return value
+
+    def value(self, value: str | None, what: str) -> np.ndarray:
+        """The constant that an input holds; NeedsValueError, naming the graph inputs to fix, if it is computed."""
+        if value is None:
+            raise ModelError(f"{self.label}: the input for its {what} is missing")
+        if value in self.g.constants:
+            return self.g.constants[value]
+        sources = self.value_sources(value)
+        raise NeedsValueError(
+            f"{self.label}: its {what} decides shapes, so it must be known when compiling, but it is computed from "
+            f"{', '.join(map(repr, sources)) or 'nothing'}; give that input's value",
+            sources,
+        )
+
+    def optional_value(self, value: str | None, what: str) -> np.ndarray | None:
+        return None if value is None else self.value(value, what)
+
+    def ints(self, value: str | None, what: str) -> tuple[int, ...]:
+        return tuple(int(v) for v in np.asarray(self.value(value, what)).ravel())
+
+    def const(self, array: np.ndarray) -> str:
+        return self.g.const(array)
+
+    def emit(self, op: Op, *inputs: str | None) -> tuple[str, ...]:
+        return self.g.emit(op, *inputs)
+
+    def one(self, op: Op, *inputs: str | None) -> str:
+        return self.g.one(op, *inputs)
+
+    def unsupported(self, what: str, instead: str = "") -> UnsupportedError:
+        return UnsupportedError(f"{self.label}: {what} is not supported{'; ' + instead if instead else ''}")
