@@ -3,38 +3,75 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...errors import InternalError, RunError
-from .scalar import COMPARE, Binary, Call, Cast, Const, Expr, Load, Select, Var
-from .types import BOOL, DType
+from .scalar import BITCASTS, COMPARE, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from .types import BF16, BOOL, DType
 
 Array = np.ndarray
 
 
-def evaluate(e: Expr, variables: Mapping[str, Array], tensors: Mapping[str, Array], mask: Array | None = None) -> Array:
+@dataclass(frozen=True)
+class _Scope:
+    """Where a value is needed: `mask` (None: everywhere), which implies the masks of the `outer` scopes."""
+
+    mask: Array | None
+    outer: _Scope | None = None
+
+
+class _Evaluator:
+    """Evaluates each object of an expression once in a scope; what an outer scope knows serves inner ones."""
+
+    def __init__(self, variables: Mapping[str, Array], tensors: Mapping[str, Array]):
+        self.variables, self.tensors = variables, tensors
+        self.known: dict[tuple[int, int], Array] = {}
+        self.scopes: list[_Scope] = []  # alive, so that their ids stay theirs
+
+    def __call__(self, e: Expr, scope: _Scope) -> Array:
+        at: _Scope | None = scope
+        while at is not None:
+            value = self.known.get((id(e), id(at)))
+            if value is not None:
+                return value
+            at = at.outer
+        value = self.known[id(e), id(scope)] = self.compute(e, scope)
+        return value
+
+    def compute(self, e: Expr, scope: _Scope) -> Array:
+        match e:
+            case Const(value=v, type=t):
+                return np.asarray(v, dtype=t.numpy)
+            case Var(name=n):
+                return np.asarray(self.variables[n])
+            case Load(tensor=t, index=index):
+                return _load(self.tensors[t], [self(i, scope) for i in index], scope.mask)
+            case Binary(op=op, a=a, b=b):
+                return _binary(op, self(a, scope), self(b, scope))
+            case Call(op=op, args=args):
+                return _call(op, [self(a, scope) for a in args], scope.mask)
+            case Select():
+                return self.select(e, scope)
+            case Cast(value=v, type=t):
+                return convert(self(v, scope), t)
+        raise InternalError(f"not a scalar expression: {e!r}")
+
+    def select(self, e: Select, scope: _Scope) -> Array:
+        cond = self(e.cond, scope)
+        yes = _Scope(cond if scope.mask is None else cond & scope.mask, scope)
+        no = _Scope(~cond if scope.mask is None else ~cond & scope.mask, scope)
+        self.scopes += [yes, no]
+        return np.where(cond, self(e.then, yes), self(e.other, no))
+
+
+def evaluate(
+    e: Expr, variables: Mapping[str, Array], tensors: Mapping[str, Array], mask: Array | None = None
+) -> Array:
     """The value of `e` over broadcastable arrays of index values; `mask` marks where it is needed at all."""
-    match e:
-        case Const(value=v, type=t):
-            return np.asarray(v, dtype=t.numpy)
-        case Var(name=n):
-            return np.asarray(variables[n])
-        case Load(tensor=t, index=index):
-            return _load(tensors[t], [evaluate(i, variables, tensors, mask) for i in index], mask)
-        case Binary(op=op, a=a, b=b):
-            return _binary(op, evaluate(a, variables, tensors, mask), evaluate(b, variables, tensors, mask))
-        case Call(op=op, args=args):
-            return _call(op, [evaluate(a, variables, tensors, mask) for a in args], mask)
-        case Select(cond=c, then=t, other=o):
-            cond = evaluate(c, variables, tensors, mask)
-            yes = cond if mask is None else cond & mask
-            no = ~cond if mask is None else ~cond & mask
-            return np.where(cond, evaluate(t, variables, tensors, yes), evaluate(o, variables, tensors, no))
-        case Cast(value=v, type=t):
-            return convert(evaluate(v, variables, tensors, mask), t)
-    raise InternalError(f"not a scalar expression: {e!r}")
+    return _Evaluator(variables, tensors)(e, _Scope(mask))
 
 
 def _load(array: Array, index: list[Array], mask: Array | None) -> Array:
@@ -43,7 +80,11 @@ def _load(array: Array, index: list[Array], mask: Array | None) -> Array:
     if mask is None:
         if array.size and any(i.size and (i.min() < 0 or i.max() >= d) for i, d in zip(index, array.shape)):
             raise InternalError("a load outside its tensor, without a guard")
-        return array[tuple(index)] if array.size else np.zeros(np.broadcast_shapes(*(i.shape for i in index)), array.dtype)
+        return (
+            array[tuple(index)]
+            if array.size
+            else np.zeros(np.broadcast_shapes(*(i.shape for i in index)), array.dtype)
+        )
     shape = np.broadcast_shapes(mask.shape, *(i.shape for i in index))
     if array.size == 0:
         return np.zeros(shape, array.dtype)
@@ -54,6 +95,8 @@ def convert(x: Array, dtype: DType) -> Array:
     """Cast as `scalar.Cast` says: floats saturate into integers, NaN gives 0."""
     if dtype is BOOL:
         return np.asarray(x != 0)
+    if dtype is BF16 and x.dtype == np.float64:
+        x = _round_to_odd(x)
     if dtype.is_integer and x.dtype.kind not in "iub":
         wide = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
         info = np.iinfo(dtype.numpy)
@@ -62,6 +105,16 @@ def convert(x: Array, dtype: DType) -> Array:
         return np.where(wide >= high, info.max, np.where(wide <= low, info.min, inside)).astype(dtype.numpy)
     with np.errstate(all="ignore"):
         return x.astype(dtype.numpy)
+
+
+def _round_to_odd(x: Array) -> Array:
+    """f64 → f32 such that a second rounding, to a narrower type, gives what one rounding would have given."""
+    with np.errstate(all="ignore"):
+        near = x.astype(np.float32)
+    bits = near.view(np.int32)
+    wide = near.astype(np.float64)
+    step = np.where(np.abs(wide) > np.abs(x), -1, np.where(np.abs(wide) < np.abs(x), 1, 0))
+    return np.where(bits % 2 == 0, bits + step, bits).astype(np.int32).view(np.float32)
 
 
 def _binary(op: str, a: Array, b: Array) -> Array:
@@ -97,9 +150,13 @@ def _binary(op: str, a: Array, b: Array) -> Array:
             case "xor":
                 return a ^ b
             case "shl":
-                return np.where(b.astype(np.uint64) < a.dtype.itemsize * 8, np.left_shift(a, b), 0).astype(a.dtype)
+                return np.where(b.astype(np.uint64) < a.dtype.itemsize * 8, np.left_shift(a, b), 0).astype(
+                    a.dtype
+                )
             case "shr":
-                return np.where(b.astype(np.uint64) < a.dtype.itemsize * 8, np.right_shift(a, b), 0).astype(a.dtype)
+                return np.where(b.astype(np.uint64) < a.dtype.itemsize * 8, np.right_shift(a, b), 0).astype(
+                    a.dtype
+                )
     raise InternalError(f"unknown scalar operator {op!r}")
 
 
@@ -125,11 +182,11 @@ def _sigmoid(x: Array) -> Array:
     return (1.0 / (1.0 + np.exp(-wide))).astype(x.dtype)
 
 
-_CALLS = {
+_CALLS: dict[str, Callable[..., Array]] = {
     "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
     "neg": np.negative, "not": lambda x: ~x, "round": np.rint, "erf": _erf, "sigmoid": _sigmoid,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh,
-    "atanh": np.arctanh, "sign": np.sign, "abs": np.abs,
+    "atanh": np.arctanh, "sign": np.sign, "abs": np.abs, "pow": np.power,
 }  # fmt: skip
 
 
@@ -144,6 +201,9 @@ def _call(op: str, args: list[Array], mask: Array | None) -> Array:
             if np.any(bad if mask is None else bad & mask):
                 raise RunError("index out of range")
             return np.where(bad, 0, index)
+        if op in BITCASTS:
+            return np.asarray(args[0]).view(BITCASTS[op].numpy)
+        op = op.removeprefix("libm.")
         if op in _CALLS:
             return np.asarray(_CALLS[op](*args))
         return np.asarray(getattr(np, op)(*args))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -21,17 +21,54 @@ from .types import BOOL, DTYPES, F32, I64, DType
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 LOGICAL = frozenset({"and", "or", "xor"})  # bitwise on integers, logical on bool
-ARITHMETIC = frozenset({"add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow", "shl", "shr"})
+ARITHMETIC = frozenset(
+    {"add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow", "shl", "shr"}
+)
 FLOAT_FUNCTIONS = frozenset(
     "exp log log1p expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
     "floor ceil round trunc".split()
 )
-FUNCTIONS = FLOAT_FUNCTIONS | frozenset({"neg", "abs", "not", "fma", "isnan", "isinf", "checked", "sign", "copysign"})
+BITCASTS = {
+    f"bitcast_{name}": DTYPES[name]
+    for name in ("u16", "f16", "bf16", "i32", "u32", "f32", "i64", "u64", "f64")
+}
+"""The same bits as another type of the same size; they and `libm.*` (f64) appear when code is generated."""
+LIBM = frozenset(
+    f"libm.{name}"
+    for name in (FLOAT_FUNCTIONS | {"pow"}) - {"sqrt", "rsqrt", "sigmoid", "floor", "ceil", "round", "trunc"}
+)
+FUNCTIONS = (
+    FLOAT_FUNCTIONS
+    | frozenset({"neg", "abs", "not", "fma", "isnan", "isinf", "checked", "sign", "copysign"})
+    | LIBM
+    | frozenset(BITCASTS)
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Expr:
-    """Base of scalar expressions. `dtype` is the element type of the value."""
+    """Base of scalar expressions. `dtype` is the element type of the value.
+
+    Equal by value. An expression may use one object several times (there is no `let`): hashes are kept, and
+    comparing and the traversals below visit each object once, so that their cost is that of the graph.
+    """
+
+    def __hash__(self) -> int:
+        stack: list[Expr] = [self]
+        while "_hash" not in self.__dict__:
+            top = stack[-1]
+            missing = [c for c in children(top) if "_hash" not in c.__dict__]
+            stack.extend(missing)
+            if not missing:
+                object.__setattr__(top, "_hash", hash((type(top).__name__, _label(top), children(top))))
+                stack.pop()
+        return int(self.__dict__["_hash"])
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Expr) and hash(self) == hash(other) and _same(self, other))
+
+    def __getstate__(self) -> dict[str, object]:  # hashes of strings differ between processes
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     @property
     def dtype(self) -> DType:
@@ -74,8 +111,10 @@ class Expr:
 ExprLike = Expr | int | float | bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Const(Expr):
+    """0.0 and -0.0 differ; NaN equals NaN."""
+
     value: int | float | bool
     type: DType
 
@@ -83,14 +122,8 @@ class Const(Expr):
     def dtype(self) -> DType:
         return self.type
 
-    def __hash__(self) -> int:
-        return hash((self.value, self.type.code))
 
-    def __eq__(self, other: object) -> bool:  # 0.0 and -0.0 differ, NaN equals NaN
-        return isinstance(other, Const) and self.type is other.type and repr(self.value) == repr(other.value)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Var(Expr):
     """A loop index or an axis, always i64."""
 
@@ -101,7 +134,7 @@ class Var(Expr):
         return I64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Load(Expr):
     """One element of a tensor (tensor expressions) or buffer (loop programs)."""
 
@@ -114,41 +147,41 @@ class Load(Expr):
         return self.type
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Binary(Expr):
     op: str
     a: Expr
     b: Expr
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return BOOL if self.op in COMPARISONS else self.a.dtype
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call(Expr):
     op: str
     args: tuple[Expr, ...]
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
-        return BOOL if self.op in ("isnan", "isinf") else self.args[0].dtype
+        return BOOL if self.op in ("isnan", "isinf") else BITCASTS.get(self.op) or self.args[0].dtype
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Select(Expr):
     cond: Expr
     then: Expr
     other: Expr
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.then.dtype
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cast(Expr):
-    """Conversion. float → int truncates and saturates (NaN gives 0); int → int wraps; any → bool is `!= 0`."""
+    """Conversion. float → int truncates, saturates, NaN gives 0; int → int wraps; any → bool is `!= 0`."""
 
     value: Expr
     type: DType
@@ -321,6 +354,38 @@ def children(e: Expr) -> tuple[Expr, ...]:
     return ()
 
 
+def _label(e: Expr) -> object:
+    """What distinguishes a node besides its class and its children."""
+    match e:
+        case Const(value=v, type=d):
+            return (repr(v), d.code)
+        case Var(name=n):
+            return n
+        case Load(tensor=t, type=d):
+            return (t, d.code)
+        case Binary(op=op) | Call(op=op):
+            return op
+        case Cast(type=d):
+            return d.code
+    return None
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    """Equality by value, each pair of objects compared once."""
+    seen: set[tuple[int, int]] = set()
+    stack = [(a, b)]
+    while stack:
+        x, y = stack.pop()
+        if x is y or (id(x), id(y)) in seen:
+            continue
+        seen.add((id(x), id(y)))
+        below, others = children(x), children(y)
+        if type(x) is not type(y) or _label(x) != _label(y) or len(below) != len(others):
+            return False
+        stack.extend(zip(below, others))
+    return True
+
+
 def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
     """`e` with other children, constants folded."""
     match e:
@@ -338,14 +403,27 @@ def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
 
 
 def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
-    """Rewrites from the leaves up: each rebuilt node becomes fn(node), or stays where fn gives None."""
-    parts = children(e)
-    if parts:
-        new = tuple(transform(p, fn) for p in parts)
-        if any(n is not p for n, p in zip(new, parts)):
-            e = rebuild(e, new)
-    result = fn(e)
-    return e if result is None else result
+    """Rewrites from the leaves up: each rebuilt node becomes fn(node), or stays where fn gives None.
+
+    fn is asked once per object, and shared objects stay shared.
+    """
+    done: dict[int, Expr] = {}
+    stack = [e]
+    while stack:
+        top = stack[-1]
+        parts = children(top)
+        missing = [p for p in parts if id(p) not in done]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if id(top) in done:
+            continue
+        new = tuple(done[id(p)] for p in parts)
+        rebuilt = rebuild(top, new) if any(n is not p for n, p in zip(new, parts)) else top
+        result = fn(rebuilt)
+        done[id(top)] = rebuilt if result is None else result
+    return done[id(e)]
 
 
 def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
@@ -354,9 +432,15 @@ def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    yield e
-    for child in children(e):
-        yield from walk(child)
+    """Every object of the expression, once, parents before children."""
+    seen: set[int] = set()
+    stack = [e]
+    while stack:
+        top = stack.pop()
+        if id(top) not in seen:
+            seen.add(id(top))
+            yield top
+            stack.extend(reversed(children(top)))
 
 
 def variables(e: Expr) -> frozenset[str]:
