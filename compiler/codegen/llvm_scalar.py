@@ -1,0 +1,650 @@
+"""Scalar expressions → LLVM instructions, over scalars or over the lanes of a vector loop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ...errors import InternalError
+from ..ir import affine
+from ..ir.affine import Linear
+from ..ir.loops import Buffer
+from ..ir.scalar import COMPARE, COMPARISONS, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from ..ir.types import BOOL, F32, F64, I32, I64, U8, DType
+from .llvm_values import FunctionText, Value, broadcast, constant, index, memory_type, suffix, value_type
+
+Terms = tuple[tuple[Value, int], ...]
+
+
+class _Padding(float):
+    """The zero that a guarded read gives outside its tensor."""
+
+
+PADDING = _Padding(0.0)
+
+
+class Scalars:
+    """Values of expressions at one point of a function.
+
+    `bound` maps variables to constants (unrolled) or SSA values; `vector` is the variable of the vector loop and
+    its extent; `mask` is the condition under which values are needed; `ranges` bounds the variables.
+    """
+
+    def __init__(self, fn: FunctionText, has_fma: bool):
+        self.fn = fn
+        self.has_fma = has_fma
+        self.bound: dict[str, int | Value] = {}
+        self.ranges: dict[str, affine.Range] = {}
+        self.vector: tuple[str, int] | None = None
+        self.mask: Value | None = None
+        self.buffers: dict[str, Buffer] = {}
+        self.pointers: dict[str, str] = {}
+        self.scopes: list[dict] = [{}]
+        self.memo: dict[Expr, Value] = {}
+        self.error_slot: str | None = None
+        self._linear: dict[Expr, Linear] = {}
+        self._flat: dict[tuple[str, tuple[Expr, ...]], Linear] = {}
+
+    # --- indices ----------------------------------------------------------------------------------------
+
+    def linear(self, e: Expr) -> Linear:
+        form = self._linear.get(e)
+        if form is None:
+            form = self._linear[e] = affine.linear(e)
+        return form
+
+    def flat(self, buffer: Buffer, idx: tuple[Expr, ...]) -> Linear:
+        """The element's distance from the start of its buffer."""
+        key = (buffer.name, idx)
+        form = self._flat.get(key)
+        if form is None:
+            terms: dict[Expr, int] = {}
+            offset = 0
+            for e, stride in zip(idx, buffer.strides):
+                one = self.linear(e)
+                offset += one.offset * stride
+                for atom, c in one.terms:
+                    terms[atom] = terms.get(atom, 0) + c * stride
+            form = self._flat[key] = Linear(offset, tuple((a, c) for a, c in terms.items() if c))
+        return form
+
+    def resolve(self, form: Linear) -> tuple[int, Terms, int]:
+        """(constant, terms of SSA values, coefficient of the vector variable)."""
+        offset, lane_step = form.offset, 0
+        terms: list[tuple[Value, int]] = []
+        for atom, c in form.terms:
+            if isinstance(atom, Var):
+                value = self.bound.get(atom.name)
+                if isinstance(value, int):
+                    offset += value * c
+                    continue
+                if value is None:
+                    if self.vector is None or self.vector[0] != atom.name:
+                        raise InternalError(f"code generation: variable {atom.name} is not bound")
+                    lane_step += c
+                    continue
+            else:
+                value = self.expr(atom)
+                if value.const is not None:
+                    offset += int(value.const) * c
+                    continue
+            terms.append((value, c))
+        return offset, tuple(terms), lane_step
+
+    def remember(self, key: object, make) -> object:
+        for scope in reversed(self.scopes):
+            if key in scope:
+                return scope[key]
+        result = self.scopes[-1][key] = make()
+        return result
+
+    def sum_terms(self, terms: Terms, lanes: int) -> Value | None:
+        """Σ coefficient · value, shared between uses in the same scope."""
+        total: Value | None = None
+        for n, (v, c) in enumerate(terms):
+            previous = total
+
+            def make(v: Value = v, c: int = c, previous: Value | None = previous) -> Value:
+                wide = broadcast(self.fn, v, lanes) if lanes > 1 else v
+                factor = broadcast(self.fn, index(c), lanes) if lanes > 1 else index(c)
+                product = wide if c == 1 else self.fn.assign(f"mul nsw {wide.typed}, {factor.text}", I64, lanes)
+                if previous is None:
+                    return product
+                return self.fn.assign(f"add nsw {previous.typed}, {product.text}", I64, lanes)
+
+            total = self.remember(("sum", lanes, tuple((t.text, k) for t, k in terms[: n + 1])), make)  # type: ignore[assignment]
+        return total
+
+    def index_value(self, e: Expr) -> Value:
+        """The value of an i64 expression that is linear in variables and other atoms."""
+        offset, terms, step = self.resolve(self.linear(e))
+        lanes = self.vector[1] if self.vector and (step or any(v.lanes > 1 for v, _ in terms)) else 1
+        total = self.sum_terms(terms, lanes)
+        if step:
+            steps = ", ".join(f"i64 {offset + step * n}" for n in range(lanes))
+            ramp = Value(f"<{steps}>", I64, lanes)
+            return ramp if total is None else self.fn.assign(f"add nsw {total.typed}, {ramp.text}", I64, lanes)
+        if total is None:
+            return index(offset)
+        if offset == 0:
+            return total
+        add = broadcast(self.fn, index(offset), lanes) if lanes > 1 else index(offset)
+        return self.fn.assign(f"add nsw {total.typed}, {add.text}", I64, lanes)
+
+    def pointer(self, buffer: Buffer, offset: int, terms: Terms) -> str:
+        """The address of one element: the variable part is shared, the constant part is an immediate."""
+        size = buffer.dtype.bytes
+
+        def make() -> str:
+            total = self.sum_terms(terms, 1)
+            name = self.fn.fresh("p")
+            assert total is not None
+            self.fn.emit(f"{name} = getelementptr {memory_type(buffer.dtype)}, ptr {self.pointers[buffer.name]}, {total.typed}")
+            return name
+
+        base = self.pointers[buffer.name]
+        if terms:
+            base = self.remember(("ptr", buffer.name, tuple((t.text, c) for t, c in terms)), make)  # type: ignore[assignment]
+        if offset == 0:
+            return base
+        name = self.fn.fresh("p")
+        self.fn.emit(f"{name} = getelementptr i8, ptr {base}, i64 {offset * size}")
+        return name
+
+    # --- memory -----------------------------------------------------------------------------------------
+
+    def inside(self, buffer: Buffer, idx: tuple[Expr, ...]) -> bool:
+        """Whether every index is provably within the buffer, whatever the guard says."""
+        ranges = dict(self.ranges)
+        if self.vector:
+            ranges[self.vector[0]] = (0, self.vector[1] - 1)
+        ranges.update({n: (v, v) for n, v in self.bound.items() if isinstance(v, int)})
+        for e, extent in zip(idx, buffer.shape):
+            lo, hi = affine.bounds(e, ranges)
+            if lo < 0 or hi >= extent:
+                return False
+        return True
+
+    def load(self, e: Load) -> Value:
+        buffer = self.buffers[e.tensor]
+        if buffer.size == 0:
+            return constant(0, e.type)
+        offset, terms, step = self.resolve(self.flat(buffer, e.index))
+        mask = self.mask if self.mask is not None and not self.inside(buffer, e.index) else None
+        if any(v.lanes > 1 for v, _ in terms) or step not in (0, 1):
+            return self.gather(buffer, e.index, mask)
+        lanes = self.vector[1] if self.vector and step else 1
+        if mask is not None and mask.lanes > lanes:
+            return self.gather(buffer, e.index, mask)
+        if mask is not None and lanes > 1:
+            pointer = self.pointer(buffer, offset, terms)
+            wide = broadcast(self.fn, mask, lanes)
+            mtype = memory_type(e.type, lanes)
+            call = self.fn.intrinsic(
+                f"llvm.masked.load.{memory_suffix(e.type, lanes)}.p0", mtype, 
+                [f"ptr align {e.type.bytes} {pointer}", wide.typed, f"{mtype} zeroinitializer"],
+            )  # fmt: skip
+            return self.from_memory(self.fn.assign(call, e.type, lanes), e.type, lanes)
+        if mask is not None:  # scalar: read element 0 where the guard is false
+            position = self.flat_value(offset, terms)
+            safe = self.fn.assign(f"select {mask.typed}, {position.typed}, i64 0", I64)
+            offset, terms = 0, ((safe, 1),)
+        pointer = self.pointer(buffer, offset, terms)
+        align = self.alignment(buffer, offset, terms)
+        raw = self.fn.assign(f"load {memory_type(e.type, lanes)}, ptr {pointer}, align {align}", e.type, lanes)
+        return self.from_memory(raw, e.type, lanes)
+
+    def alignment(self, buffer: Buffer, offset: int, terms: Terms) -> int:
+        """Bytes. A param may be the application's own memory, aligned to its elements only."""
+        if buffer.scope == "param":
+            return buffer.dtype.bytes
+        step = math.gcd(offset, *(c for _, c in terms), 64) * buffer.dtype.bytes
+        return math.gcd(step, 64)
+
+    def flat_value(self, offset: int, terms: Terms) -> Value:
+        total = self.sum_terms(terms, 1)
+        if total is None:
+            return index(offset)
+        return self.fn.assign(f"add nsw {total.typed}, {offset}", I64) if offset else total
+
+    def flat_lanes(self, buffer: Buffer, idx: tuple[Expr, ...]) -> Value:
+        """Element positions in every lane."""
+        lanes = self.vector[1]  # type: ignore[index]
+        total: Value | None = None
+        for e, stride in zip(idx, buffer.strides):
+            v = broadcast(self.fn, self.index_value(e), lanes)
+            factor = broadcast(self.fn, index(stride), lanes)
+            v = v if stride == 1 else self.fn.assign(f"mul nsw {v.typed}, {factor.text}", I64, lanes)
+            total = v if total is None else self.fn.assign(f"add nsw {total.typed}, {v.text}", I64, lanes)
+        return broadcast(self.fn, index(0), lanes) if total is None else total
+
+    def lane_pointers(self, buffer: Buffer, idx: tuple[Expr, ...]) -> str:
+        lanes = self.vector[1]  # type: ignore[index]
+        positions = self.flat_lanes(buffer, idx)
+        name = self.fn.fresh("ps")
+        base = self.pointers[buffer.name]
+        self.fn.emit(f"{name} = getelementptr {memory_type(buffer.dtype)}, ptr {base}, {positions.typed}")
+        return f"<{lanes} x ptr> {name}"
+
+    def gather(self, buffer: Buffer, idx: tuple[Expr, ...], mask: Value | None) -> Value:
+        lanes = self.vector[1]  # type: ignore[index]
+        wide = broadcast(self.fn, mask or constant(True, BOOL), lanes)
+        mtype = memory_type(buffer.dtype, lanes)
+        call = self.fn.intrinsic(
+            f"llvm.masked.gather.{memory_suffix(buffer.dtype, lanes)}.v{lanes}p0", mtype,
+            [self.lane_pointers(buffer, idx), wide.typed, f"{mtype} zeroinitializer"],
+        )  # fmt: skip
+        return self.from_memory(self.fn.assign(call, buffer.dtype, lanes), buffer.dtype, lanes)
+
+    def from_memory(self, raw: Value, dtype: DType, lanes: int) -> Value:
+        if dtype is not BOOL:
+            return raw
+        zero = "zeroinitializer" if lanes > 1 else "0"
+        return self.fn.assign(f"icmp ne {memory_type(dtype, lanes)} {raw.text}, {zero}", BOOL, lanes)
+
+    def to_memory(self, v: Value) -> str:
+        """The typed value as it stands in memory."""
+        if v.dtype is not BOOL:
+            return v.typed
+        mtype = memory_type(BOOL, v.lanes)
+        return f"{mtype} {self.fn.assign(f'zext {v.typed} to {mtype}', U8, v.lanes).text}"
+
+    def store(self, buffer: Buffer, idx: tuple[Expr, ...], v: Value) -> None:
+        if buffer.size == 0:
+            return
+        offset, terms, step = self.resolve(self.flat(buffer, idx))
+        mask = self.mask
+        if self.vector and (step not in (0, 1) or any(t.lanes > 1 for t, _ in terms)):
+            lanes = self.vector[1]
+            wide = broadcast(self.fn, mask or constant(True, BOOL), lanes)
+            value = self.to_memory(broadcast(self.fn, v, lanes))
+            name = f"llvm.masked.scatter.{memory_suffix(buffer.dtype, lanes)}.v{lanes}p0"
+            self.fn.emit(self.fn.intrinsic(name, "void", [value, self.lane_pointers(buffer, idx), wide.typed]))
+            return
+        lanes = self.vector[1] if self.vector and step else 1
+        if v.lanes > lanes:
+            raise InternalError(f"code generation: a vector is stored to one element of {buffer.name}")
+        value = self.to_memory(broadcast(self.fn, v, lanes))
+        pointer = self.pointer(buffer, offset, terms)
+        if mask is not None:
+            if lanes == 1:
+                raise InternalError(f"code generation: a masked store to one element of {buffer.name}")
+            wide = broadcast(self.fn, mask, lanes)
+            name = f"llvm.masked.store.{memory_suffix(buffer.dtype, lanes)}.p0"
+            pointer_arg = f"ptr align {buffer.dtype.bytes} {pointer}"
+            self.fn.emit(self.fn.intrinsic(name, "void", [value, pointer_arg, wide.typed]))
+            return
+        self.fn.emit(f"store {value}, ptr {pointer}, align {self.alignment(buffer, offset, terms)}")
+
+    # --- expressions ------------------------------------------------------------------------------------
+
+    def expr(self, e: Expr) -> Value:
+        """The value of `e` here. Equal subexpressions of one statement are computed once."""
+        known = self.memo.get(e)
+        if known is None:
+            known = self._expr(e)
+            if self.mask is None:  # a value computed under a mask is not valid elsewhere
+                self.memo[e] = known
+        return known
+
+    def _expr(self, e: Expr) -> Value:
+        match e:
+            case Const(value=v, type=t):
+                return constant(v, t)
+            case Var():
+                return self.index_value(e)
+            case Load():
+                return self.load(e)
+            case Binary(op="add" | "sub" | "mul") if e.dtype is I64:
+                return self.index_value(e)
+            case Binary(op=op) if op in COMPARISONS and e.a.dtype is I64:
+                return self.compare_indices(e)
+            case Binary():
+                return self.binary(e)
+            case Select():
+                return self.select(e)
+            case Cast():
+                return self.cast(self.expr(e.value), e.type)
+            case Call():
+                return self.call(e)
+        raise InternalError(f"code generation: {e!r}")
+
+    def compare_indices(self, e: Binary) -> Value:
+        difference = self.index_value(Binary("sub", e.a, e.b))
+        if difference.const is not None:
+            return constant(COMPARE[e.op](difference.const, 0), BOOL)
+        a, b = self.unify(self.expr(e.a), self.expr(e.b))
+        code = {"eq": "eq", "ne": "ne"}.get(e.op, "s" + e.op)
+        return self.fn.assign(f"icmp {code} {a.typed}, {b.text}", BOOL, a.lanes)
+
+    def unify(self, *values: Value) -> tuple[Value, ...]:
+        lanes = max(v.lanes for v in values)
+        return tuple(broadcast(self.fn, v, lanes) if v.lanes < lanes else v for v in values)
+
+    def binary(self, e: Binary) -> Value:
+        dtype = e.a.dtype
+        if e.op in ("add", "sub") and dtype.is_float:
+            fused = self.contract(e)
+            if fused is not None:
+                return fused
+        a = self.expr(e.a)
+        if e.op in ("and", "or") and a.const is not None and a.dtype is BOOL:
+            return a if bool(a.const) == (e.op == "or") else self.expr(e.b)
+        b = self.expr(e.b)
+        if dtype.is_float and e.op == "mul" and (is_zero(a) or is_zero(b)):
+            return a if is_zero(a) else b
+        if dtype.is_float and e.op == "add" and (is_zero(a) or is_zero(b)):
+            return b if is_zero(a) else a
+        a, b = self.unify(a, b)
+        if e.op in COMPARISONS:
+            return self.fn.assign(f"{compare_code(e.op, dtype)} {a.typed}, {b.text}", BOOL, a.lanes)
+        if e.op in ("min", "max"):
+            return self.extremum(e.op, a, b)
+        if e.op in LOGICAL:
+            return self.fn.assign(f"{e.op} {a.typed}, {b.text}", dtype, a.lanes)
+        if dtype.is_float:
+            code = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}.get(e.op)
+            if code:
+                return self.fn.assign(f"{code} {a.typed}, {b.text}", dtype, a.lanes)
+            raise InternalError(f"code generation: {e.op} on {dtype} must be expanded before")
+        return self.integer(e.op, a, b, dtype)
+
+    def contract(self, e: Binary) -> Value | None:
+        """a·b ± c as one fused multiply-add; a constant-zero factor (a padding tap) drops out."""
+        for product, addend in ((e.a, e.b), (e.b, e.a)):
+            if not (isinstance(product, Binary) and product.op == "mul"):
+                continue
+            if e.op == "sub" and product is e.a:
+                continue  # a·b - c: LLVM folds the negation itself
+            x = self.expr(product.a)
+            if is_zero(x):
+                return self.expr(addend)
+            y = self.expr(product.b)
+            if is_zero(y):
+                return self.expr(addend)
+            c = self.expr(addend)
+            if e.op == "sub":
+                x = self.fn.assign(f"fneg {x.typed}", x.dtype, x.lanes)
+            return self.fma(x, y, c)
+        return None
+
+    def fma(self, x: Value, y: Value, c: Value) -> Value:
+        x, y, c = self.unify(x, y, c)
+        if not self.has_fma:
+            product = self.fn.assign(f"fmul {x.typed}, {y.text}", x.dtype, x.lanes)
+            return self.fn.assign(f"fadd {product.typed}, {c.text}", x.dtype, x.lanes)
+        name = f"llvm.fma.{suffix(x.dtype, x.lanes)}"
+        return self.fn.assign(self.fn.intrinsic(name, x.type, [x.typed, y.typed, c.typed]), x.dtype, x.lanes)
+
+    def extremum(self, op: str, a: Value, b: Value) -> Value:
+        """NaN if either is. One instruction on x86 where one side is a constant."""
+        dtype, lanes = a.dtype, a.lanes
+        if not dtype.is_float:
+            if dtype is BOOL:
+                return self.fn.assign(f"{'and' if op == 'min' else 'or'} {a.typed}, {b.text}", dtype, lanes)
+            sign = "u" if dtype.kind == "uint" else "s"
+            name = f"llvm.{sign}{op}.{suffix(dtype, lanes)}"
+            return self.fn.assign(self.fn.intrinsic(name, a.type, [a.typed, b.typed]), dtype, lanes)
+        if b.const is not None or b.text.startswith("splat"):
+            a, b = b, a
+        code = "fcmp olt" if op == "min" else "fcmp ogt"
+        better = self.fn.assign(f"{code} {a.typed}, {b.text}", BOOL, lanes)
+        picked = self.fn.assign(f"select {better.typed}, {a.typed}, {b.typed}", dtype, lanes)
+        if a.const is not None or a.text.startswith("splat"):
+            return picked
+        broken = self.fn.assign(f"fcmp uno {a.typed}, {a.text}", BOOL, lanes)
+        return self.fn.assign(f"select {broken.typed}, {a.typed}, {picked.typed}", dtype, lanes)
+
+    def integer(self, op: str, a: Value, b: Value, dtype: DType) -> Value:
+        signed = dtype.kind == "int"
+        if op in ("add", "sub", "mul"):
+            if dtype is BOOL:
+                op = {"add": "or", "sub": "xor", "mul": "and"}[op]
+            return self.fn.assign(f"{op} {a.typed}, {b.text}", dtype, a.lanes)
+        if op in ("shl", "shr"):
+            return self.shift(op, a, b, dtype)
+        if op in ("div", "rem", "floordiv", "mod"):
+            return self.divide(op, a, b, dtype, signed)
+        raise InternalError(f"code generation: {op} on {dtype}")
+
+    def shift(self, op: str, a: Value, b: Value, dtype: DType) -> Value:
+        code = "shl" if op == "shl" else "ashr" if dtype.kind == "int" else "lshr"
+        if b.const is not None and 0 <= b.const < dtype.bits:
+            return self.fn.assign(f"{code} {a.typed}, {b.text}", dtype, a.lanes)
+        limit = broadcast(self.fn, constant(dtype.bits, dtype), a.lanes)
+        zero = broadcast(self.fn, constant(0, dtype), a.lanes)
+        fits = self.fn.assign(f"icmp ult {b.typed}, {limit.text}", BOOL, a.lanes)
+        safe = self.fn.assign(f"select {fits.typed}, {b.typed}, {zero.typed}", dtype, a.lanes)
+        shifted = self.fn.assign(f"{code} {a.typed}, {safe.text}", dtype, a.lanes)
+        return self.fn.assign(f"select {fits.typed}, {shifted.typed}, {zero.typed}", dtype, a.lanes)
+
+    def divide(self, op: str, a: Value, b: Value, dtype: DType, signed: bool) -> Value:
+        """Never traps: a zero divisor gives 0, the least integer divided by -1 wraps."""
+        fn, lanes = self.fn, a.lanes
+        if a.const is not None and b.const is not None and b.const > 0 and op in ("floordiv", "mod"):
+            return constant(a.const // b.const if op == "floordiv" else a.const % b.const, dtype)  # type: ignore[operator]
+        divisor_text = b.text.removeprefix("splat (").rstrip(")").split(" ")[-1]
+        known = int(divisor_text) if divisor_text.lstrip("-").isdigit() else None
+        zero = broadcast(fn, constant(0, dtype), lanes)
+        one = broadcast(fn, constant(1, dtype), lanes)
+        safe, special = b, None
+        if known is None or known <= 0:
+            special = fn.assign(f"icmp eq {b.typed}, {zero.text}", BOOL, lanes)
+            if signed:
+                minus = broadcast(fn, constant(-1, dtype), lanes)
+                is_minus = fn.assign(f"icmp eq {b.typed}, {minus.text}", BOOL, lanes)
+                unsafe = fn.assign(f"or {special.typed}, {is_minus.text}", BOOL, lanes)
+            else:
+                unsafe = special
+            safe = fn.assign(f"select {unsafe.typed}, {one.typed}, {b.typed}", dtype, lanes)
+        s = "s" if signed else "u"
+        quotient = fn.assign(f"{s}div {a.typed}, {safe.text}", dtype, lanes)
+        remainder = fn.assign(f"{s}rem {a.typed}, {safe.text}", dtype, lanes)
+        if op in ("floordiv", "mod") and signed:
+            nonzero = fn.assign(f"icmp ne {remainder.typed}, {zero.text}", BOOL, lanes)
+            signs = fn.assign(f"xor {remainder.typed}, {safe.text}", dtype, lanes)
+            opposite = fn.assign(f"icmp slt {signs.typed}, {zero.text}", BOOL, lanes)
+            adjust = fn.assign(f"and {nonzero.typed}, {opposite.text}", BOOL, lanes)
+            lower = fn.assign(f"sub {quotient.typed}, {one.text}", dtype, lanes)
+            wrapped = fn.assign(f"add {remainder.typed}, {safe.text}", dtype, lanes)
+            quotient = fn.assign(f"select {adjust.typed}, {lower.typed}, {quotient.typed}", dtype, lanes)
+            remainder = fn.assign(f"select {adjust.typed}, {wrapped.typed}, {remainder.typed}", dtype, lanes)
+        result = quotient if op in ("div", "floordiv") else remainder
+        if special is None:
+            return result
+        if signed and op in ("div", "floordiv"):
+            negated = fn.assign(f"sub {zero.typed}, {a.text}", dtype, lanes)
+            result = fn.assign(f"select {is_minus.typed}, {negated.typed}, {result.typed}", dtype, lanes)
+        return fn.assign(f"select {special.typed}, {zero.typed}, {result.typed}", dtype, lanes)
+
+    def select(self, e: Select) -> Value:
+        cond = self.expr(e.cond)
+        if cond.const is not None:
+            chosen = self.expr(e.then if cond.const else e.other)
+            return replace(chosen, const=PADDING) if chosen.const == 0 and chosen.dtype.is_float else chosen
+        then = self.masked(cond, e.then)
+        negated = self.fn.assign(f"xor {cond.typed}, {broadcast(self.fn, constant(True, BOOL), cond.lanes).text}", BOOL, cond.lanes)
+        other = self.masked(negated, e.other)
+        if cond.lanes > 1:
+            cond, then, other = self.unify(cond, then, other)
+        else:
+            then, other = self.unify(then, other)
+        return self.fn.assign(f"select {cond.typed}, {then.typed}, {other.typed}", then.dtype, then.lanes)
+
+    def masked(self, cond: Value, e: Expr) -> Value:
+        """`e` where it is only needed under one more condition."""
+        if not any(isinstance(x, (Load, Call)) for x in walk_once(e)):
+            return self.expr(e)
+        outer, memo = self.mask, self.memo
+        self.mask, self.memo = self.conjunction(outer, cond), dict(memo)
+        value = self.expr(e)
+        self.mask, self.memo = outer, memo
+        return value
+
+    def conjunction(self, a: Value | None, b: Value) -> Value:
+        if a is None:
+            return b
+        x, y = self.unify(a, b)
+        return self.fn.assign(f"and {x.typed}, {y.text}", BOOL, x.lanes)
+
+    # --- functions and conversions ----------------------------------------------------------------------
+
+    def call(self, e: Call) -> Value:
+        if e.op == "checked":
+            return self.checked(self.expr(e.args[0]), self.expr(e.args[1]))
+        args = self.unify(*(self.expr(a) for a in e.args))
+        a, fn = args[0], self.fn
+        if e.op == "fma":
+            return self.fma(*args)
+        if e.op == "neg":
+            if a.dtype.is_float:
+                return fn.assign(f"fneg {a.typed}", a.dtype, a.lanes)
+            return fn.assign(f"sub {a.type} {'zeroinitializer' if a.lanes > 1 else 0}, {a.text}", a.dtype, a.lanes)
+        if e.op == "not":
+            ones = broadcast(fn, constant(True if a.dtype is BOOL else -1, a.dtype), a.lanes)
+            return fn.assign(f"xor {a.typed}, {ones.text}", a.dtype, a.lanes)
+        if e.op.startswith("bitcast_"):
+            if value_type(e.dtype) == value_type(a.dtype):
+                return replace(a, dtype=e.dtype) if a.const is None else Value(a.text, e.dtype, a.lanes)
+            return fn.assign(f"bitcast {a.typed} to {value_type(e.dtype, a.lanes)}", e.dtype, a.lanes)
+        if e.op == "isnan":
+            return fn.assign(f"fcmp uno {a.typed}, {a.text}", BOOL, a.lanes)
+        if e.op == "isinf":
+            magnitude = self.float_intrinsic("fabs", a)
+            limit = broadcast(fn, constant(math.inf, a.dtype), a.lanes)
+            return fn.assign(f"fcmp oeq {magnitude.typed}, {limit.text}", BOOL, a.lanes)
+        if e.op == "abs" and not a.dtype.is_float:
+            if a.dtype.kind != "int":
+                return a
+            name = f"llvm.abs.{suffix(a.dtype, a.lanes)}"
+            return fn.assign(fn.intrinsic(name, a.type, [a.typed, "i1 false"]), a.dtype, a.lanes)
+        if e.op == "sign":
+            return self.sign(a)
+        if e.op in _FLOAT_INTRINSICS:
+            return self.float_intrinsic(_FLOAT_INTRINSICS[e.op], *args)
+        if e.op.startswith("libm."):
+            return self.libm(e.op.removeprefix("libm."), args)
+        raise InternalError(f"code generation: {e.op} on {a.dtype} must be expanded before")
+
+    def float_intrinsic(self, name: str, *args: Value) -> Value:
+        a = args[0]
+        full = f"llvm.{name}.{suffix(a.dtype, a.lanes)}"
+        return self.fn.assign(self.fn.intrinsic(full, a.type, [x.typed for x in args]), a.dtype, a.lanes)
+
+    def libm(self, name: str, args: tuple[Value, ...]) -> Value:
+        """A call of the C library per lane, in double precision."""
+        dtype, lanes, fn = args[0].dtype, args[0].lanes, self.fn
+        if dtype is not F64:
+            raise InternalError(f"code generation: libm.{name} on {dtype}")
+        if lanes == 1:
+            return fn.assign(fn.intrinsic(name, "double", [a.typed for a in args]), dtype)
+        result = Value("poison", dtype, lanes)
+        for n in range(lanes):
+            parts = [fn.assign(f"extractelement {a.typed}, i64 {n}", dtype) for a in args]
+            one = fn.assign(fn.intrinsic(name, "double", [p.typed for p in parts]), dtype)
+            result = fn.assign(f"insertelement {result.typed}, {one.typed}, i64 {n}", dtype, lanes)
+        return result
+
+    def sign(self, a: Value) -> Value:
+        zero = broadcast(self.fn, constant(0, a.dtype), a.lanes)
+        one = broadcast(self.fn, constant(1, a.dtype), a.lanes)
+        minus = broadcast(self.fn, constant(-1, a.dtype), a.lanes) if a.dtype.kind != "uint" else zero
+        above = self.fn.assign(f"{compare_code('gt', a.dtype)} {a.typed}, {zero.text}", BOOL, a.lanes)
+        below = self.fn.assign(f"{compare_code('lt', a.dtype)} {a.typed}, {zero.text}", BOOL, a.lanes)
+        rest = self.fn.assign(f"select {below.typed}, {minus.typed}, {a.typed}", a.dtype, a.lanes)  # ±0 and NaN stay
+        return self.fn.assign(f"select {above.typed}, {one.typed}, {rest.typed}", a.dtype, a.lanes)
+
+    def checked(self, position: Value, extent: Value) -> Value:
+        """The index clamped to 0, with the error noted, where it is out of range."""
+        fn = self.fn
+        if self.error_slot is None:
+            self.error_slot = fn.alloca("i32", 4)
+        position, extent = self.unify(position, extent)
+        lanes = position.lanes
+        bad = fn.assign(f"icmp uge {position.typed}, {extent.text}", BOOL, lanes)
+        needed = bad if self.mask is None else self.conjunction(self.mask, bad)
+        any_bad = needed
+        if needed.lanes > 1:
+            name = f"llvm.vector.reduce.or.v{needed.lanes}i1"
+            any_bad = fn.assign(fn.intrinsic(name, "i1", [needed.typed]), BOOL)
+        flag = fn.assign(f"zext {any_bad.typed} to i32", I32)
+        old = fn.assign(f"load i32, ptr {self.error_slot}, align 4", I32)
+        new = fn.assign(f"or {old.typed}, {flag.text}", I32)
+        fn.emit(f"store {new.typed}, ptr {self.error_slot}, align 4")
+        zero = "zeroinitializer" if lanes > 1 else "0"
+        return fn.assign(f"select {bad.typed}, {position.type} {zero}, {position.typed}", I64, lanes)
+
+    def cast(self, a: Value, dtype: DType) -> Value:
+        fn, source = self.fn, a.dtype
+        result = value_type(dtype, a.lanes)
+        if source is dtype:
+            return a
+        if a.const is not None and dtype in (F32, F64, I64, I32) and isinstance(a.const, (int, bool)):
+            return constant(float(a.const) if dtype.is_float else int(a.const), dtype)
+        if dtype is BOOL:
+            code = "fcmp une" if source.is_float else "icmp ne"
+            return fn.assign(f"{code} {a.typed}, {'zeroinitializer' if a.lanes > 1 else zero_text(source)}", BOOL, a.lanes)
+        if source.is_float and dtype.is_float:
+            code = "fpext" if dtype.bits > source.bits else "fptrunc"
+        elif source.is_float:
+            name = "fptosi" if dtype.kind == "int" else "fptoui"
+            full = f"llvm.{name}.sat.{suffix(dtype, a.lanes)}.{suffix(source, a.lanes)}"
+            return fn.assign(fn.intrinsic(full, result, [a.typed]), dtype, a.lanes)
+        elif dtype.is_float:
+            code = "sitofp" if source.kind == "int" else "uitofp"
+        elif value_type(dtype) == value_type(source):
+            return Value(a.text, dtype, a.lanes, a.const)
+        elif dtype.bits < source.bits:
+            code = "trunc"
+        else:
+            code = "sext" if source.kind == "int" else "zext"
+        return fn.assign(f"{code} {a.typed} to {result}", dtype, a.lanes)
+
+
+_FLOAT_INTRINSICS = {
+    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs",
+    "copysign": "copysign",
+}  # fmt: skip
+
+
+def is_zero(v: Value) -> bool:
+    """A zero read from padding, whose products are skipped (a zero of the model's own would keep NaN and inf)."""
+    return v.const is PADDING
+
+
+def zero_text(dtype: DType) -> str:
+    return "0.0" if dtype.is_float else "0"
+
+
+def memory_suffix(dtype: DType, lanes: int) -> str:
+    return suffix(U8 if dtype is BOOL else dtype, lanes)
+
+
+def compare_code(op: str, dtype: DType) -> str:
+    """NaN compares unequal and unordered."""
+    if dtype.is_float:
+        return "fcmp une" if op == "ne" else f"fcmp o{op}"
+    if op in ("eq", "ne"):
+        return f"icmp {op}"
+    return f"icmp {'s' if dtype.kind == 'int' else 'u'}{op}"
+
+
+def walk_once(e: Expr) -> list[Expr]:
+    """Every distinct node of an expression whose parts may be shared."""
+    seen: dict[int, Expr] = {}
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        if id(x) in seen:
+            continue
+        seen[id(x)] = x
+        match x:
+            case Load(index=parts) | Call(args=parts):
+                stack.extend(parts)
+            case Binary(a=a, b=b):
+                stack += [a, b]
+            case Select(cond=c, then=t, other=o):
+                stack += [c, t, o]
+            case Cast(value=v):
+                stack.append(v)
+    return list(seen.values())

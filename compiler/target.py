@@ -1,0 +1,108 @@
+"""Targets: what a machine can do, as pure data. `host()` reads it off this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from ..errors import InputError
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device that code is generated for. Sizes in bytes; caches per core except l3."""
+
+    name: str
+    triple: str
+    cpu: str  # LLVM's name of the CPU whose scheduling model is used
+    features: tuple[str, ...]  # instruction sets, in LLVM's spelling
+    vector_bits: int
+    vector_registers: int
+    l1: int = 32 * KIB
+    l2: int = 512 * KIB
+    l3: int = 16 * MIB
+    kind: str = "cpu"
+
+    def lanes(self, bytes: int) -> int:
+        """Elements of this size in one vector register."""
+        return max(1, self.vector_bits // (8 * bytes))
+
+    @property
+    def has_fma(self) -> bool:
+        return "fma" in self.features
+
+    @property
+    def llvm_features(self) -> str:
+        return ",".join(f"+{f}" for f in self.features)
+
+    def text(self) -> str:
+        return "\n".join(f"{f.name}: {_plain(getattr(self, f.name))}" for f in fields(self))
+
+
+def _plain(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+_X86 = "x86_64-unknown-linux-gnu"
+_V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16")
+_V3 = (*_V2, "avx", "avx2", "fma", "bmi", "bmi2", "f16c", "lzcnt", "movbe")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+
+TARGETS: dict[str, Target] = {
+    t.name: t
+    for t in (
+        Target("x86-64", _X86, "x86-64-v2", _V2, 128, 16),
+        Target("x86-64-v3", _X86, "x86-64-v3", _V3, 256, 16),
+        Target("x86-64-v4", _X86, "x86-64-v4", _V4, 512, 32, 32 * KIB, 1 * MIB, 32 * MIB),
+    )
+}
+"""The targets that can be named; `host` is the best of them with this machine's caches."""
+
+
+def get_target(name: str | Target) -> Target:
+    """By name; InputError lists the known names."""
+    if isinstance(name, Target):
+        return name
+    if name == "host":
+        return host()
+    if name not in TARGETS:
+        raise InputError(f"unknown target {name!r}; known: host, {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+@lru_cache(maxsize=1)
+def host() -> Target:
+    """The widest known target that this CPU runs, with its own scheduling model and cache sizes."""
+    present = {name for name, on in llvm.get_host_cpu_features().items() if on}
+    fitting = [t for t in TARGETS.values() if set(t.features) <= present]
+    if not fitting:
+        raise InputError("this CPU lacks SSE4.2: Burnish has no target for it; compile with --target for another machine")
+    best = max(fitting, key=lambda t: t.vector_bits)
+    caches = {f"l{level}": size for level, size in _caches().items()}
+    return replace(best, name="host", cpu=llvm.get_host_cpu_name(), **caches)
+
+
+def _caches() -> dict[int, int]:
+    """Data cache sizes by level, from the kernel; empty where it does not say."""
+    sizes: dict[int, int] = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            if (index / "type").read_text().strip() == "Instruction":
+                continue
+            text = (index / "size").read_text().strip()
+            unit = {"K": KIB, "M": MIB}.get(text[-1], 1)
+            sizes[int((index / "level").read_text())] = int(text.rstrip("KM")) * unit
+        except (OSError, ValueError):
+            continue
+    return {level: size for level, size in sizes.items() if level in (1, 2, 3)}
+
+
+def host_threads() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
