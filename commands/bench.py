@@ -1,0 +1,320 @@
+"""`burnish bench`: one process, interleaved rounds, same inputs, threads and precision for every contestant.
+
+For each network and number of threads, every contestant loads the network, shows that its outputs are
+right, and is then timed in rounds: each round has fresh inputs, starts one contestant further along, and
+runs each for long enough to be measured. Libraries let idle threads spin for a while in the hope of more
+work: before each measurement the process waits until its threads have gone to sleep, so that nobody
+competes with another's spinning, while within its own turn each keeps its default behaviour.
+
+A ratio is taken within each round, where both sides met the same conditions, and then its median.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+
+from ..errors import BurnishError, InputError
+from ..models.zoo import random_inputs
+from .flops import count_flops
+from .intervals import Interval, median_interval
+from .machine import Limits, Machine, describe_machine, measure_limits
+from .peers import Network, OnnxRuntime, Peer, Runner
+
+MakeInputs = Callable[[onnx.ModelProto, int], Mapping[str, np.ndarray]]
+
+QUIET = 0.1  # share of one core that counts as "asleep"
+MOST_REPEATS = 200_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant on one network with one number of threads.
+
+    `seconds` holds one inference's time in each round. `speed` is the fastest right f32 peer's time over
+    this row's (above 1: this row is faster), with the interval of its median; None on a failed row and
+    where there is no peer. `reason` says why a row failed.
+    """
+
+    contestant: str
+    version: str
+    precision: str
+    subject: bool = False  # compared with the peers, and none itself
+    seconds: tuple[float, ...] = ()
+    repeats: int = 0  # inferences per round
+    prepare_seconds: float | None = None  # from the model in memory to the first outputs
+    error: float | None = None  # largest difference from the reference, relative to the output's scale
+    median_seconds: Interval | None = None
+    speed: Interval | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that compare with each other. `flops` is None where the model's shapes do not give them."""
+
+    network: str
+    threads: int
+    flops: int | None
+    checked: bool  # against onnxruntime
+    fastest_peer: str | None
+    rows: tuple[Row, ...]
+
+    def gflops(self, row: Row) -> float | None:
+        if self.flops is None or row.median_seconds is None:
+            return None
+        return self.flops / row.median_seconds.middle / 1e9
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    date: str  # ISO 8601, UTC
+    machine: Machine
+    limits: Limits
+    rounds: int
+    seed: int
+    load: float = 0.0  # average number of running threads in the machine's last minute, at the start
+    groups: tuple[Group, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)  # of the contestants
+
+    def share_of_peak(self, group: Group, row: Row) -> float | None:
+        """Of the measured f32 peak with as many threads; None for another precision."""
+        gflops = group.gflops(row)
+        return (
+            None if gflops is None or row.precision != "f32" else gflops / self.limits.gflops[group.threads]
+        )
+
+
+def bench(
+    models: Sequence[tuple[str, onnx.ModelProto]],
+    contestants: Sequence[Peer],
+    *,
+    threads: Sequence[int] = (1, 2),
+    rounds: int = 7,
+    seed: int = 0,
+    min_seconds: float = 0.1,
+    make_inputs: MakeInputs = random_inputs,
+    progress: Callable[[str], None] = lambda message: None,
+) -> BenchResult:
+    """Compare `contestants`: subjects (Burnish) and peers, of which the fastest is what all are held against.
+
+    A contestant that is not installed, fails or gives wrong outputs is a row that says so. `make_inputs`
+    gives the inputs of a model from a seed; `progress` is told what happens next. Raises InputError for
+    fewer than 1 round or thread.
+    """
+    if rounds < 1 or min(threads, default=0) < 1:
+        raise InputError(f"bench needs at least 1 round and 1 thread, not rounds={rounds}, threads={threads}")
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    progress("measuring this machine's peak")
+    limits = measure_limits(threads)
+    versions = {peer.name: peer.version() for peer in contestants if peer.available() is None}
+    groups = []
+    for name, model in models:
+        network = Network(name, model)
+        for count in threads:
+            session = _Session(network, count, rounds, seed, min_seconds, make_inputs, progress)
+            groups.append(session.compare(contestants, versions))
+    progress("measuring this machine's peak again")
+    limits = _best(limits, measure_limits(threads))
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return BenchResult(date, describe_machine(), limits, rounds, seed, load, tuple(groups), versions)
+
+
+def _best(first: Limits, second: Limits) -> Limits:
+    """What the machine can do does not sink because something else ran during one measurement."""
+    return Limits(
+        {count: max(value, second.gflops[count]) for count, value in first.gflops.items()},
+        {count: max(value, second.read_gbs[count]) for count, value in first.read_gbs.items()},
+    )
+
+
+def relative_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """The largest difference over all outputs, relative to the output's largest absolute expected value.
+
+    A difference in shape, or a NaN or infinity on one side only, is infinite.
+    """
+    worst = 0.0
+    for name, want in expected.items():
+        have = found.get(name)
+        if have is None or have.shape != want.shape:
+            return float("inf")
+        a, b = have.astype(np.float64), want.astype(np.float64)
+        finite = np.isfinite(b)
+        if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+            return float("inf")
+        if finite.any():
+            a, b = a[finite], b[finite]
+            difference = float(np.abs(a - b).max()) / (float(np.abs(b).max()) or 1.0)
+            worst = max(worst, difference if np.isfinite(difference) else float("inf"))
+    return worst
+
+
+@dataclass
+class _Entry:
+    """A contestant that is still in the running, and its row so far."""
+
+    peer: Peer
+    row: Row
+    runner: Runner | None = None
+
+    def fail(self, error: BaseException | str) -> None:
+        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        if isinstance(error, BurnishError):
+            reason = str(error)
+        self.row = replace(self.row, reason=" ".join(reason.split())[:300])
+        self.close()
+
+    def close(self) -> None:
+        runner, self.runner = self.runner, None
+        if runner is not None:
+            runner.close()
+
+
+@dataclass
+class _Session:
+    """One network with one number of threads."""
+
+    network: Network
+    threads: int
+    rounds: int
+    seed: int
+    min_seconds: float
+    make_inputs: MakeInputs
+    progress: Callable[[str], None]
+
+    def compare(self, contestants: Sequence[Peer], versions: Mapping[str, str]) -> Group:
+        title = f"{self.network.name}, {self.threads} thread{'s' * (self.threads > 1)}"
+        entries = [
+            _Entry(peer, Row(peer.name, versions.get(peer.name, ""), peer.precision, peer.subject))
+            for peer in contestants
+        ]
+        inputs = self.make_inputs(self.network.model, self.seed)
+        expected = self._reference(inputs)
+        for entry in entries:
+            self.progress(f"{title}: preparing {entry.peer.name}")
+            self._prepare(entry, inputs, expected)
+        for index in range(self.rounds):
+            self.progress(f"{title}: round {index + 1} of {self.rounds}")
+            self._round(entries, index)
+        for entry in entries:
+            entry.close()
+        rows, fastest = _with_speeds([entry.row for entry in entries])
+        return Group(
+            self.network.name, self.threads, self._flops(inputs), expected is not None, fastest, rows
+        )
+
+    def _reference(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+        reference = OnnxRuntime()
+        if reference.available() is not None:
+            return None
+        try:
+            runner = reference.reference(self.network)
+            outputs = runner.run(inputs)
+            runner.close()
+        except Exception:  # an operator that onnxruntime lacks: the rows are shown as unchecked
+            return None
+        return outputs
+
+    def _prepare(
+        self, entry: _Entry, inputs: Mapping[str, np.ndarray], expected: dict[str, np.ndarray] | None
+    ) -> None:
+        reason = entry.peer.available()
+        if reason is not None:
+            return entry.fail(reason)
+        try:
+            start = time.perf_counter()
+            entry.runner = entry.peer.prepare(self.network, self.threads)
+            found = entry.runner.run(inputs)  # here, at the latest, everything is compiled and packed
+            entry.row = replace(entry.row, prepare_seconds=time.perf_counter() - start)
+            if expected is not None:
+                error = relative_error(found, expected)
+                entry.row = replace(entry.row, error=error)
+                if not error <= entry.peer.tolerance:
+                    return entry.fail(_wrong(found, expected, error, entry.peer.tolerance))
+            settle()
+            entry.row = replace(entry.row, repeats=_calibrate(entry.runner, inputs, self.min_seconds))
+        except Exception as error:  # whatever another library raises is a row, not the end of the run
+            entry.fail(error)
+        return None
+
+    def _round(self, entries: Sequence[_Entry], index: int) -> None:
+        inputs = self.make_inputs(self.network.model, self.seed + 1 + index)
+        start = index % max(1, len(entries))
+        for entry in (*entries[start:], *entries[:start]):
+            if entry.runner is None:
+                continue
+            settle()
+            try:
+                seconds = entry.runner.time(inputs, entry.row.repeats) / entry.row.repeats
+            except Exception as error:
+                entry.fail(error)
+                continue
+            entry.row = replace(entry.row, seconds=(*entry.row.seconds, seconds))
+
+    def _flops(self, inputs: Mapping[str, np.ndarray]) -> int | None:
+        try:
+            return count_flops(self.network.model, {name: array.shape for name, array in inputs.items()})
+        except BurnishError:
+            return None
+
+
+def settle(longest: float = 2.0) -> None:
+    """Wait until the other threads of this process sleep, at most `longest` seconds."""
+    slice_seconds = 0.01
+    end = time.perf_counter() + longest
+    while time.perf_counter() < end:
+        busy = time.process_time()
+        time.sleep(slice_seconds)
+        if time.process_time() - busy < QUIET * slice_seconds:
+            return
+
+
+def _calibrate(runner: Runner, inputs: Mapping[str, np.ndarray], min_seconds: float) -> int:
+    """Inferences that last about `min_seconds` together."""
+    repeats = 1
+    runner.time(inputs, repeats)
+    while (seconds := runner.time(inputs, repeats)) < min_seconds / 4 and repeats < MOST_REPEATS:
+        repeats *= 4
+    return max(1, min(MOST_REPEATS, round(repeats * min_seconds / seconds)))
+
+
+def _wrong(
+    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], error: float, limit: float
+) -> str:
+    for name, want in expected.items():
+        if name not in found:
+            return f"wrong: no output '{name}'"
+        if found[name].shape != want.shape:
+            return f"wrong: output '{name}' is {found[name].shape}, onnxruntime gives {want.shape}"
+    return f"wrong: differs from onnxruntime by {error:.1e} of scale (at most {limit:.0e} is right)"
+
+
+def _with_speeds(rows: Sequence[Row]) -> tuple[tuple[Row, ...], str | None]:
+    """Rows with their medians and paired ratios, and the name of the fastest peer."""
+    done = [
+        replace(row, median_seconds=median_interval(row.seconds))
+        if row.reason is None and row.seconds
+        else replace(row, seconds=())
+        for row in rows
+    ]
+    medians = {
+        row.contestant: (row.median_seconds.middle, row.seconds)
+        for row in done
+        if row.median_seconds and row.precision == "f32" and not row.subject
+    }
+    if not medians:
+        return tuple(done), None
+    fastest = min(medians, key=lambda name: medians[name][0])
+    base = medians[fastest][1]
+    return tuple(
+        replace(row, speed=median_interval([ours / own for ours, own in zip(base, row.seconds)]))
+        if row.median_seconds
+        else row
+        for row in done
+    ), fastest

@@ -1,0 +1,230 @@
+"""What `burnish bench` prints and writes: a table, Markdown, JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .bench import BenchResult, Group, Row
+from .intervals import Interval
+
+FORMAT = "burnish-bench-1"
+# Gaps below this are ties: two runs of one binary differ by as much.
+TIE = 0.03
+
+BUSY = 0.3  # load average per core from which on the report warns
+WIDTH = 130  # where there is no terminal
+_COLUMNS = ("", "precision", "ms (interval)", "GFLOP/s (of peak)", "speed (interval)", "load s", "")
+
+
+def to_json(result: BenchResult) -> str:
+    """The whole result with every round's times, in units that the names say; the format is versioned."""
+    machine = dataclasses.asdict(result.machine)
+    machine["peak_gflops"] = {str(count): value for count, value in result.limits.gflops.items()}
+    machine["read_gbs"] = {str(count): value for count, value in result.limits.read_gbs.items()}
+    document = {
+        "format": FORMAT,
+        "date": result.date,
+        "load": result.load,
+        "rounds": result.rounds,
+        "seed": result.seed,
+        "machine": machine,
+        "versions": result.versions,
+        "groups": [_group_json(result, group) for group in result.groups],
+    }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def to_table(result: BenchResult, console: Console | None = None) -> str:
+    """The result as plain text; `show` is the same on a terminal."""
+    console = console or Console(width=WIDTH, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        show(result, console)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def show(result: BenchResult, console: Console | None = None) -> None:
+    """Print the tables and the summary; in colours where `console` is a terminal."""
+    if console is None:
+        terminal = Console()
+        console = terminal if terminal.is_terminal else Console(width=WIDTH)
+    for line in header(result):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    for group in result.groups:
+        table = Table(title=title(group), title_justify="left", box=box.SIMPLE, title_style="bold")
+        for column in _COLUMNS:
+            table.add_column(column, justify="right" if column in _COLUMNS[2:-1] else "left", overflow="fold")
+        for row in group.rows:
+            table.add_row(*cells(result, group, row), style=_style(row))
+        console.print(table, soft_wrap=True)
+    for line in summary(result):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def to_markdown(result: BenchResult) -> str:
+    """The same for a page of documentation."""
+    lines = [*(f"- {line}" for line in header(result)), ""]
+    for group in result.groups:
+        lines += [f"**{title(group)}**", "", "| " + " | ".join(_COLUMNS) + " |"]
+        lines.append("|" + "|".join([" --- ", " --- ", *[" ---: "] * (len(_COLUMNS) - 3), " --- "]) + "|")
+        for row in group.rows:
+            lines.append(
+                "| " + " | ".join(cell.replace("|", "\\|") for cell in cells(result, group, row)) + " |"
+            )
+        lines.append("")
+    lines += [f"- {line}" for line in summary(result)]
+    return "\n".join(lines) + "\n"
+
+
+def header(result: BenchResult) -> list[str]:
+    """Date, machine, its limits and everything's versions, a line each."""
+    peaks = ", ".join(f"{value:.0f} ({_threads(count)})" for count, value in result.limits.gflops.items())
+    reads = ", ".join(f"{value:.0f} ({_threads(count)})" for count, value in result.limits.read_gbs.items())
+    versions = {**result.machine.versions, **result.versions}
+    busy = result.load > BUSY * result.machine.cores
+    return [
+        f"{result.date}, {result.rounds} interleaved rounds, seed {result.seed}",
+        *(
+            [f"BUSY: a load of {result.load:.1f} at the start; other work disturbs these times"]
+            if busy
+            else []
+        ),
+        f"{result.machine.describe()}",
+        f"measured peak, f32 multiply-add: {peaks} GFLOP/s; read from memory: {reads} GB/s",
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+    ]
+
+
+def title(group: Group) -> str:
+    work = "" if group.flops is None else f", {group.flops / 1e9:.3g} GFLOP"
+    unchecked = "" if group.checked else ", outputs not checked (onnxruntime cannot run it here)"
+    return f"{group.network}, {_threads(group.threads)}{work}{unchecked}"
+
+
+def cells(result: BenchResult, group: Group, row: Row) -> tuple[str, ...]:
+    """One cell per column; `speed` is against the group's fastest f32 peer, above 1 is faster than it."""
+    if row.median_seconds is None:
+        return (row.contestant, row.precision, *[""] * (len(_COLUMNS) - 3), row.reason or "not measured")
+    gflops = group.gflops(row)
+    share = result.share_of_peak(group, row)
+    rate = "" if gflops is None else _significant(gflops)
+    rate += "" if share is None else f" ({share:.0%})"
+    return (
+        row.contestant,
+        row.precision,
+        _with_range(row.median_seconds, 1e3, _significant),
+        rate,
+        "" if row.speed is None else _with_range(row.speed, 1, "{:.2f}".format),
+        "" if row.prepare_seconds is None else f"{row.prepare_seconds:.2f}",
+        _note(group, row),
+    )
+
+
+def summary(result: BenchResult) -> list[str]:
+    """What the columns mean, and each subject's wins, ties and losses by name."""
+    lines = []
+    rows = [row for group in result.groups for row in group.rows if row.median_seconds]
+    if rows:
+        coverage = min(row.median_seconds.coverage for row in rows if row.median_seconds)
+        lines.append(
+            f"ms: one inference, median over rounds; intervals hold the true median with {coverage:.0%} "
+            "certainty; speed: fastest f32 peer's time / own, paired in each round; "
+            "GFLOP/s counts nominal operations"
+        )
+    subjects = list(
+        dict.fromkeys(row.contestant for group in result.groups for row in group.rows if row.subject)
+    )
+    for subject in subjects:
+        verdicts = [
+            (verdict(row), f"{group.network} ({_threads(group.threads)})")
+            for group in result.groups
+            for row in group.rows
+            if row.contestant == subject
+        ]
+        for word in ("faster", "tie", "slower", "alone", "failed"):
+            where = [place for found, place in verdicts if found == word]
+            if where:
+                lines.append(f"{subject} {_SENTENCES[word]}: {', '.join(where)}")
+    return lines
+
+
+_SENTENCES = {
+    "faster": "is faster than every f32 peer",
+    "tie": f"is within {TIE:.0%} of the fastest f32 peer",
+    "slower": "is slower than the fastest f32 peer",
+    "alone": "has no peer to compare with",
+    "failed": "failed",
+}
+
+
+def verdict(row: Row) -> str:
+    """faster, tie, slower, alone (no peer ran) or failed."""
+    if row.median_seconds is None:
+        return "failed"
+    if row.speed is None:
+        return "alone"
+    if abs(row.speed.middle - 1) < TIE:
+        return "tie"
+    return "faster" if row.speed.middle > 1 else "slower"
+
+
+def _note(group: Group, row: Row) -> str:
+    notes = []
+    if row.contestant == group.fastest_peer:
+        notes.append("fastest peer")
+    if row.subject and row.speed is not None:
+        notes.append(verdict(row))
+    if row.error is not None and row.precision != "f32":
+        notes.append(f"error {row.error:.0e} of scale")
+    return ", ".join(notes)
+
+
+def _style(row: Row) -> str | None:
+    if row.median_seconds is None:
+        return "dim"
+    if row.subject:
+        return {"faster": "green", "slower": "red"}.get(verdict(row), "bold")
+    return None
+
+
+def _group_json(result: BenchResult, group: Group) -> dict[str, Any]:
+    return {
+        "network": group.network,
+        "threads": group.threads,
+        "flops": group.flops,
+        "checked": group.checked,
+        "fastest_peer": group.fastest_peer,
+        "rows": [_row_json(result, group, row) for row in group.rows],
+    }
+
+
+def _row_json(result: BenchResult, group: Group, row: Row) -> dict[str, Any]:
+    document = dataclasses.asdict(row)
+    document["error"] = row.error if row.error is not None and math.isfinite(row.error) else None
+    document["gflops"] = group.gflops(row)
+    document["share_of_peak"] = result.share_of_peak(group, row)
+    document["verdict"] = verdict(row) if row.subject else None
+    return document
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'' if count == 1 else 's'}"
+
+
+def _with_range(interval: Interval, scale: float, text: Callable[[float], str]) -> str:
+    low, middle, high = (text(value * scale) for value in (interval.low, interval.middle, interval.high))
+    return f"{middle} ({low}–{high})" if low != high else middle
+
+
+def _significant(value: float) -> str:
+    """Three significant digits without an exponent."""
+    if value <= 0:
+        return "0"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"

@@ -1,0 +1,285 @@
+"""What this machine is, and the two limits that a kernel can be held against, measured in under a second.
+
+The peak is that of fused multiply-adds in registers: one loop over independent accumulators in the
+widest vectors of the CPU. The bandwidth is that of reading a buffer larger than the last-level cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+TRIES = 4
+SECONDS_PER_TRY = 0.02
+LOADS = 8  # vectors read per turn of the bandwidth loop
+
+_ISA = (
+    "sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vnni", "avx512bf16",
+    "amx-tile", "amx-bf16", "avxvnni", "neon", "fp-armv8", "dotprod", "fullfp16", "bf16", "i8mm",
+    "sve", "sve2",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """By number of threads: float32 multiply-adds in GFLOP/s (two operations each), reads in GB/s."""
+
+    gflops: dict[int, float]
+    read_gbs: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Machine:
+    cpu: str
+    cores: int  # that this process may use
+    memory_bytes: int
+    caches: dict[str, int]  # bytes, of one core's view: "L1d", "L2", "L3"
+    isa: tuple[str, ...]
+    system: str
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        caches = ", ".join(f"{name} {_size(size)}" for name, size in self.caches.items())
+        widest = [name for name in ("amx-tile", "avx512f", "avx2", "neon", "sse4.2") if name in self.isa]
+        isa = f", {widest[0]}" if widest else ""
+        return f"{self.cpu}, {self.cores} cores{isa}, {caches or 'caches unknown'}, {self.system}"
+
+
+def describe_machine() -> Machine:
+    """Read from the system; takes milliseconds and fails on nothing."""
+    packages = ("burnish", "llvmlite", "numpy", "onnx")
+    versions = {"python": platform.python_version()}
+    versions.update({package: found for package in packages if (found := _version(package))})
+    versions["llvm"] = ".".join(map(str, llvm.llvm_version_info))
+    features = llvm.get_host_cpu_features()
+    return Machine(
+        cpu=_cpu_model(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=_memory_bytes(),
+        caches=_caches(),
+        isa=tuple(name for name in _ISA if features.get(name)),
+        system=f"{platform.system()} {platform.release()}",
+        versions=versions,
+    )
+
+
+def measure_limits(threads: Sequence[int] = (1,)) -> Limits:
+    """The best of a few short tries for each number of threads: what nothing here can exceed."""
+    kernels = _kernels()
+    gflops = {count: _peak(kernels, count) for count in threads}
+    largest = max([*_caches().values(), 8 << 20])
+    buffer = np.ones(min(max(4 * largest, 64 << 20), 256 << 20) // 4, np.float32)
+    read_gbs = {count: _bandwidth(kernels, buffer, count) for count in threads}
+    return Limits(gflops, read_gbs)
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    fma: Callable[[int], float]
+    fma_flops: int  # of one turn of its loop
+    read: Callable[[int, int], float]
+    read_floats: int
+    engine: Any  # owns the machine code
+
+
+def _peak(kernels: _Kernels, threads: int) -> float:
+    seconds = min(_timed(lambda _: kernels.fma(100_000), 1) for _ in range(2))
+    turns = max(1, int(100_000 * SECONDS_PER_TRY / seconds))
+    best = min(_timed(lambda _: kernels.fma(turns), threads) for _ in range(TRIES))
+    return threads * turns * kernels.fma_flops / best / 1e9
+
+
+def _bandwidth(kernels: _Kernels, buffer: np.ndarray, threads: int) -> float:
+    turns = buffer.size // threads // kernels.read_floats
+    step = turns * kernels.read_floats * buffer.itemsize
+
+    def read(index: int) -> None:
+        kernels.read(buffer.ctypes.data + index * step, turns)
+
+    best = min(_timed(read, threads) for _ in range(TRIES))
+    return threads * step / best / 1e9
+
+
+def _timed(work: Callable[[int], object], threads: int) -> float:
+    """Seconds from the first start to the last end of `work(index)` in that many threads at once."""
+    barrier = threading.Barrier(threads)
+    spans: list[tuple[float, float]] = [(0.0, 0.0)] * threads
+
+    def body(index: int) -> None:
+        barrier.wait()
+        start = time.perf_counter()
+        work(index)
+        spans[index] = (start, time.perf_counter())
+
+    others = [threading.Thread(target=body, args=(index,)) for index in range(1, threads)]
+    for thread in others:
+        thread.start()
+    body(0)
+    for thread in others:
+        thread.join()
+    return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+def _vector_shape() -> tuple[int, int, bool]:
+    """Floats per vector, accumulators (with two operands they fit the registers), fused multiply-add."""
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16, 24, True
+    if features.get("avx2") and features.get("fma"):
+        return 8, 12, True
+    if features.get("neon") or features.get("fp-armv8"):
+        return 4, 24, True
+    return 4, 12, False
+
+
+def _fma_text(floats: int, accumulators: int, fused: bool) -> str:
+    vector = f"<{floats} x float>"
+    names = range(accumulators)
+    phis = [f"  %a{i} = phi {vector} [ %s{i}, %entry ], [ %n{i}, %loop ]" for i in names]
+    # Starting values differ, so that no accumulator is found equal to another.
+    starts = []
+    for i in names:
+        starts.append(f"  %i{i} = insertelement {vector} poison, float {i + 1}.0, i32 0")
+        starts.append(
+            f"  %s{i} = shufflevector {vector} %i{i}, {vector} poison, <{floats} x i32> zeroinitializer"
+        )
+    half = ", ".join(["float 0.5"] * floats)
+    if fused:
+        call = f"call {vector} @llvm.fma.v{floats}f32({vector} %a{{i}}, {vector} <{half}>, {vector} <{half}>)"
+        steps = [f"  %n{i} = {call.format(i=i)}" for i in names]
+    else:
+        steps = []
+        for i in names:
+            steps.append(f"  %m{i} = fmul {vector} %a{i}, <{half}>")
+            steps.append(f"  %n{i} = fadd {vector} %m{i}, <{half}>")
+    sums = [
+        f"  %t{i} = fadd {vector} %{f't{i - 1}' if i > 1 else 'n0'}, %n{i}" for i in range(1, accumulators)
+    ]
+    return "\n".join(
+        [
+            f"declare {vector} @llvm.fma.v{floats}f32({vector}, {vector}, {vector})",
+            "define float @fma(i64 %turns) {",
+            "entry:",
+            *starts,
+            "  br label %loop",
+            "loop:",
+            "  %k = phi i64 [ %turns, %entry ], [ %next, %loop ]",
+            *phis,
+            *steps,
+            "  %next = sub i64 %k, 1",
+            "  %more = icmp sgt i64 %next, 0",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            *sums,
+            f"  %r = extractelement {vector} %t{accumulators - 1}, i32 0",
+            "  ret float %r",
+            "}",
+        ]
+    )
+
+
+def _read_text(floats: int) -> str:
+    vector = f"<{floats} x float>"
+    names = range(LOADS)
+    phis = [f"  %a{i} = phi {vector} [ zeroinitializer, %entry ], [ %n{i}, %loop ]" for i in names]
+    steps = []
+    for i in names:
+        steps.append(f"  %p{i} = getelementptr float, ptr %at, i64 {i * floats}")
+        steps.append(f"  %v{i} = load {vector}, ptr %p{i}, align 4")
+        steps.append(f"  %n{i} = fadd {vector} %a{i}, %v{i}")
+    sums = [f"  %t{i} = fadd {vector} %{f't{i - 1}' if i > 1 else 'n0'}, %n{i}" for i in range(1, LOADS)]
+    return "\n".join(
+        [
+            "define float @read(ptr %data, i64 %turns) {",
+            "entry:",
+            "  br label %loop",
+            "loop:",
+            "  %k = phi i64 [ %turns, %entry ], [ %next, %loop ]",
+            "  %at = phi ptr [ %data, %entry ], [ %then, %loop ]",
+            *phis,
+            *steps,
+            f"  %then = getelementptr float, ptr %at, i64 {LOADS * floats}",
+            "  %next = sub i64 %k, 1",
+            "  %more = icmp sgt i64 %next, 0",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            *sums,
+            f"  %r = extractelement {vector} %t{LOADS - 1}, i32 0",
+            "  ret float %r",
+            "}",
+        ]
+    )
+
+
+@functools.cache
+def _kernels() -> _Kernels:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    floats, accumulators, fused = _vector_shape()
+    text = _fma_text(floats, accumulators, fused) + "\n" + _read_text(floats)
+    module = llvm.parse_assembly(text)
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+    )
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    # ctypes releases the interpreter's lock around CFUNCTYPE calls: threads do run at once.
+    fma = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(engine.get_function_address("fma"))
+    read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64)(
+        engine.get_function_address("read")
+    )
+    return _Kernels(fma, 2 * floats * accumulators, read, LOADS * floats, engine)
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in fields.items()}
+    name = fields.get("model name") or fields.get("Hardware") or platform.processor() or platform.machine()
+    return f"{name} ({llvm.get_host_cpu_name()})"
+
+
+def _caches() -> dict[str, int]:
+    found = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index[0-9]*")):
+        try:
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction" and size[-1:] in "KMG" and size[:-1].isdigit():
+            scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[size[-1]]
+            found[f"L{level}" + ("d" if kind == "Data" else "")] = int(size[:-1]) * scale
+    return found
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"

@@ -1,0 +1,55 @@
+"""The libraries that `burnish bench` can compare with, one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...errors import InputError
+from .base import Network, Peer, Runner
+from .burnish_peer import Burnish
+from .litert_peer import LiteRT
+from .ncnn_peer import Ncnn
+from .onnxruntime_peer import OnnxRuntime
+from .openvino_peer import OpenVino
+from .torch_peer import Torch
+
+__all__ = [
+    "Burnish",
+    "LiteRT",
+    "Ncnn",
+    "Network",
+    "OnnxRuntime",
+    "OpenVino",
+    "Peer",
+    "Runner",
+    "Torch",
+    "find",
+]
+
+DEFAULT = ("onnxruntime", "openvino")
+NAMES = ("onnxruntime", "openvino", "torch", "ncnn", "litert")
+
+
+def find(names: Sequence[str] = DEFAULT, tflite: Mapping[str, str | Path] | None = None) -> list[Peer]:
+    """Peers by name, installed or not; "all" stands for every one of them.
+
+    "openvino" gives two peers (float32, and its own default precision), "torch" two (eager, inductor).
+    `tflite` maps names of networks to .tflite files; giving one adds LiteRT. InputError for another name.
+    """
+    wanted = list(dict.fromkeys(NAMES if "all" in names else names))
+    unknown = [name for name in wanted if name not in NAMES]
+    if unknown:
+        raise InputError(f"no peer '{unknown[0]}': choose from {', '.join(NAMES)}, all")
+    if "all" in names and not tflite:
+        wanted.remove("litert")
+    if tflite and "litert" not in wanted:
+        wanted.append("litert")
+    made: dict[str, list[Peer]] = {
+        "onnxruntime": [OnnxRuntime()],
+        "openvino": [OpenVino(), OpenVino(bf16=True)],
+        "torch": [Torch(), Torch(compiled=True)],
+        "ncnn": [Ncnn()],
+        "litert": [LiteRT(tflite or {})],
+    }
+    return [peer for name in wanted for peer in made[name]]

@@ -1,0 +1,135 @@
+"""What `burnish bench` asks of every contestant: prepare a network, bind inputs, run, close."""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import importlib.util
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+
+from ...errors import InputError
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A model and the name that the user knows it by."""
+
+    name: str
+    model: onnx.ModelProto
+
+    @cached_property
+    def serialized(self) -> bytes:
+        return self.model.SerializeToString()
+
+    @cached_property
+    def inputs(self) -> tuple[onnx.ValueInfoProto, ...]:
+        """Graph inputs that a caller has to feed, in the graph's order."""
+        constants = {tensor.name for tensor in self.model.graph.initializer}
+        return tuple(value for value in self.model.graph.input if value.name not in constants)
+
+    @cached_property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(value.name for value in self.inputs)
+
+    @cached_property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(value.name for value in self.model.graph.output)
+
+    def input_shape(self, name: str) -> tuple[int, ...]:
+        """The declared shape of input `name`; InputError where a dimension is left open."""
+        shape = _declared_shape(next(value for value in self.inputs if value.name == name))
+        if shape is None:
+            raise InputError(
+                f"{self.name}: input '{name}' has open dimensions; fix them with --shape or --dim"
+            )
+        return shape
+
+    def output_shape(self, name: str) -> tuple[int, ...] | None:
+        """The declared shape of output `name`, None where it is not static."""
+        return _declared_shape(next(value for value in self.model.graph.output if value.name == name))
+
+
+def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    kind = value.type.tensor_type
+    if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
+        return None
+    return tuple(dim.dim_value for dim in kind.shape.dim)
+
+
+class Runner(ABC):
+    """One network, ready to run on one contestant with a fixed number of threads."""
+
+    @abstractmethod
+    def bind(self, inputs: Arrays) -> Callable[[], object]:
+        """A call that runs one inference over `inputs`, with as little else as the library allows.
+
+        The arrays must stay unchanged while the call is in use; it holds until the next `bind`.
+        """
+
+    @abstractmethod
+    def outputs(self, result: object) -> dict[str, np.ndarray]:
+        """The outputs, by name, of the bound call that has just returned `result`."""
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        return self.outputs(self.bind(inputs)())
+
+    def time(self, inputs: Arrays, repeats: int) -> float:
+        """Seconds for `repeats` inferences in a row, after a few untimed ones."""
+        call = self.bind(inputs)
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for _ in range(1 + repeats // 10):
+                call()
+            start = time.perf_counter()
+            for _ in range(repeats):
+                call()
+            return time.perf_counter() - start
+        finally:
+            if collecting:
+                gc.enable()
+
+    def close(self) -> None:  # noqa: B027 (most libraries free everything with the object)
+        """Free what the garbage collector would not."""
+
+
+class Peer(ABC):
+    """A way to run a network.
+
+    `precision` is what it computes in; a peer of another precision than f32 is shown, but never the
+    one that the others are compared with; nor is a `subject`, which is what the peers are there for.
+    `tolerance` is the largest difference from the reference,
+    relative to the largest absolute value of an output, at which its outputs count as right.
+    """
+
+    name: str
+    packages: tuple[str, ...] = ()  # distributions, the first one gives the version
+    modules: tuple[str, ...] = ()
+    precision: str = "f32"
+    subject: bool = False
+    tolerance: float = 1e-4
+
+    def available(self) -> str | None:
+        """None, or the reason why it cannot be used here."""
+        missing = [
+            package
+            for package, module in zip(self.packages, self.modules)
+            if importlib.util.find_spec(module) is None
+        ]
+        return f"not installed: pip install {' '.join(missing)}" if missing else None
+
+    def version(self) -> str:
+        return importlib.metadata.version(self.packages[0])
+
+    @abstractmethod
+    def prepare(self, network: Network, threads: int) -> Runner:
+        """Load or compile `network`; any exception becomes the reason of a failed row."""

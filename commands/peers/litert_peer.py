@@ -1,0 +1,86 @@
+"""LiteRT (XNNPACK) on a .tflite file of the same network, which the user gives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import InputError, ToolError
+from .base import Arrays, Network, Peer, Runner
+
+
+def _permutation(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Axes that turn `source` into `target`: none, channels first ↔ last, else the first that fit."""
+    rank = len(source)
+    if rank != len(target):
+        return None
+    usual = [tuple(range(rank))]
+    if rank >= 3:
+        usual += [(0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))]
+    for axes in itertools.chain(usual, itertools.permutations(range(rank))):
+        if tuple(source[axis] for axis in axes) == target:
+            return axes
+    return None
+
+
+def _fit(array: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
+    axes = _permutation(array.shape, shape)
+    if axes is not None:
+        return np.ascontiguousarray(array.transpose(axes))
+    if array.size == np.prod(shape, dtype=np.int64):
+        return np.ascontiguousarray(array.reshape(shape))
+    raise ToolError(f"'{name}' is {array.shape} in the ONNX file and {shape} in the .tflite file")
+
+
+class LiteRTRunner(Runner):
+    def __init__(self, interpreter: Any, network: Network):
+        self.interpreter = interpreter
+        self.network = network
+        self.inputs = interpreter.get_input_details()
+        self.details = interpreter.get_output_details()
+        if len(self.inputs) != len(network.input_names) or len(self.details) != len(network.output_names):
+            raise ToolError("the .tflite file has other inputs or outputs than the ONNX file")
+
+    def bind(self, inputs: Arrays) -> Callable[[], object]:
+        for name, detail in zip(self.network.input_names, self.inputs):
+            array = _fit(inputs[name], tuple(int(dim) for dim in detail["shape"]), name)
+            self.interpreter.set_tensor(detail["index"], array.astype(detail["dtype"], copy=False))
+        return self.interpreter.invoke
+
+    def outputs(self, result: object) -> dict[str, np.ndarray]:
+        arrays = {}
+        for name, detail in zip(self.network.output_names, self.details):
+            array = self.interpreter.get_tensor(detail["index"])
+            shape = self.network.output_shape(name)
+            arrays[name] = array if shape is None else _fit(array, shape, name)
+        return arrays
+
+    def close(self) -> None:
+        self.interpreter = None
+
+
+class LiteRT(Peer):
+    """`files` maps the name of a network to the path of its .tflite file."""
+
+    name = "litert"
+    packages = ("ai-edge-litert",)
+    modules = ("ai_edge_litert",)
+
+    def __init__(self, files: Mapping[str, str | Path]):
+        self.files = dict(files)
+
+    def prepare(self, network: Network, threads: int) -> Runner:
+        path = self.files.get(network.name)
+        if path is None:
+            raise InputError(f"no .tflite file given: --tflite {network.name}=FILE")
+        if not Path(path).is_file():
+            raise InputError(f"{path}: no such .tflite file")
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreter = Interpreter(model_path=str(path), num_threads=threads)
+        interpreter.allocate_tensors()
+        return LiteRTRunner(interpreter, network)

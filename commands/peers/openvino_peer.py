@@ -1,0 +1,65 @@
+"""OpenVINO, CPU device: told to use float32, and once more as it comes (bfloat16 where the CPU has it)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...errors import ToolError
+from .base import Arrays, Network, Peer, Runner
+
+
+class OpenVinoRunner(Runner):
+    def __init__(self, compiled: Any, network: Network):
+        self.names = network.output_names
+        self.ports = {port.get_any_name(): port for port in compiled.inputs}
+        self.compiled = compiled
+        self.request = compiled.create_infer_request()
+        self.tensors: list[Any] = []
+
+    def bind(self, inputs: Arrays) -> Callable[[], object]:
+        import openvino
+
+        self.tensors = []
+        for name, array in inputs.items():
+            if name not in self.ports:
+                raise ToolError(f"openvino dropped the input '{name}', which no output depends on")
+            tensor = openvino.Tensor(np.ascontiguousarray(array), shared_memory=True)
+            self.request.set_tensor(self.ports[name], tensor)
+            self.tensors.append(tensor)
+        infer = self.request.infer
+        return lambda: infer(share_outputs=True)
+
+    def outputs(self, result: object) -> dict[str, np.ndarray]:
+        ports = self.compiled.outputs
+        return {name: self.request.get_tensor(port).data.copy() for name, port in zip(self.names, ports)}
+
+    def close(self) -> None:
+        self.tensors = []
+        self.request = self.compiled = None
+
+
+class OpenVino(Peer):
+    packages = ("openvino",)
+    modules = ("openvino",)
+
+    def __init__(self, bf16: bool = False):
+        self.name = "openvino-bf16" if bf16 else "openvino"
+        self.precision = "bf16" if bf16 else "f32"
+        self.tolerance = 0.1 if bf16 else 1e-4
+
+    def prepare(self, network: Network, threads: int) -> Runner:
+        import openvino
+
+        core = openvino.Core()
+        options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+        if self.precision == "f32":
+            options["INFERENCE_PRECISION_HINT"] = "f32"
+        compiled = core.compile_model(core.read_model(network.serialized), "CPU", options)
+        used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+        wanted = {"f32": ("f32", "float32"), "bf16": ("bf16", "bfloat16")}[self.precision]
+        if used not in wanted:
+            raise ToolError(f"openvino computes in {used} on this CPU, not in {self.precision}")
+        return OpenVinoRunner(compiled, network)

@@ -1,0 +1,195 @@
+"""The engine, with contestants whose times and outputs are made up."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from burnish.commands import bench as engine
+from burnish.commands.bench import bench, relative_error, settle
+from burnish.commands.peers import OnnxRuntime, Peer, Runner
+from burnish.errors import InputError, ToolError
+
+from .networks import convolution, relu
+
+
+class FakeRunner(Runner):
+    def __init__(self, peer):
+        self.peer = peer
+        self.rounds = 0
+
+    def bind(self, inputs):
+        return lambda: np.maximum(inputs["x"], 0) + self.peer.wrong_by
+
+    def outputs(self, result):
+        return {"y": result}
+
+    def time(self, inputs, repeats):
+        self.peer.log.append((self.peer.name, float(inputs["x"].flat[0])))
+        self.rounds += 1
+        slow = 1.1 if inputs["x"].flat[0] > 0 else 1.0  # some rounds are slow, for everybody
+        if self.rounds > self.peer.survives:
+            raise RuntimeError("it\nbroke")
+        return self.peer.milliseconds * 1e-3 * repeats * slow
+
+    def close(self):
+        self.peer.closed += 1
+
+
+@dataclass(eq=False)
+class FakePeer(Peer):
+    name: str
+    milliseconds: float = 1.0
+    subject: bool = False
+    precision: str = "f32"
+    wrong_by: float = 0.0
+    survives: int = 10**9
+    missing: str | None = None
+    refuses: Exception | None = None
+    log: list = field(default_factory=list)
+    closed: int = 0
+    tolerance = 1e-4
+
+    def available(self):
+        return self.missing
+
+    def version(self):
+        return "1.2.3"
+
+    def prepare(self, network, threads):
+        if self.refuses is not None:
+            raise self.refuses
+        return FakeRunner(self)
+
+
+def compare(*contestants, rounds=5, threads=(1,)):
+    return bench([("relu", relu())], contestants, threads=threads, rounds=rounds, min_seconds=0.01)
+
+
+def rows(result):
+    return {row.contestant: row for row in result.groups[0].rows}
+
+
+def test_speed_is_against_the_fastest_right_f32_peer():
+    result = compare(
+        FakePeer("burnish", 1.0, subject=True),
+        FakePeer("slow", 4.0),
+        FakePeer("fast", 2.0),
+        FakePeer("faster-bf16", 0.5, precision="bf16"),
+        FakePeer("fastest-wrong", 0.1, wrong_by=0.5),
+    )
+    found = rows(result)
+    assert result.groups[0].fastest_peer == "fast"
+    assert result.groups[0].checked
+    assert found["burnish"].speed.middle == pytest.approx(2.0)
+    assert found["slow"].speed.middle == pytest.approx(0.5)
+    assert found["fast"].speed.middle == 1.0
+    assert found["faster-bf16"].speed.middle == pytest.approx(4.0)
+    assert len(found["burnish"].seconds) == 5
+
+
+def test_ratios_are_paired_within_rounds():
+    """Both sides slow down together in some rounds: the times vary by 10 %, the ratio not at all."""
+    found = rows(compare(FakePeer("burnish", 1.0, subject=True), FakePeer("peer", 2.0)))["burnish"]
+    assert found.median_seconds.high / found.median_seconds.low == pytest.approx(1.1)
+    assert found.speed.low == pytest.approx(found.speed.high)
+
+
+def test_a_wrong_contestant_is_a_row_that_says_so():
+    found = rows(compare(FakePeer("burnish", subject=True, wrong_by=0.5), FakePeer("peer")))["burnish"]
+    assert "wrong: differs from onnxruntime by" in found.reason
+    assert found.median_seconds is None and found.speed is None and not found.seconds
+    assert found.error > 1e-4
+
+
+def test_failures_are_rows_and_the_others_go_on():
+    result = compare(
+        FakePeer("absent", missing="not installed: pip install absent"),
+        FakePeer("refuses", refuses=ToolError("no such operator")),
+        FakePeer("raises", refuses=ValueError("bad\nmodel")),
+        FakePeer("breaks", survives=4),
+        FakePeer("works"),
+    )
+    found = rows(result)
+    assert found["absent"].reason == "not installed: pip install absent"
+    assert found["refuses"].reason == "no such operator"
+    assert found["raises"].reason == "ValueError: bad model"
+    assert found["breaks"].reason == "RuntimeError: it broke" and not found["breaks"].seconds
+    assert found["works"].reason is None and len(found["works"].seconds) == 5
+    assert "absent" not in result.versions and result.versions["works"] == "1.2.3"
+
+
+def test_every_round_has_fresh_inputs_and_another_first():
+    log: list[tuple[str, float]] = []
+    contestants = [FakePeer(name, log=log) for name in "abc"]
+    compare(*contestants, rounds=3)
+    timed = log[-9:]
+    assert [name for name, _ in timed] == list("abcbcacab")
+    by_round = [{value for _, value in timed[start : start + 3]} for start in (0, 3, 6)]
+    assert all(len(values) == 1 for values in by_round)
+    assert len(set.union(*by_round)) == 3
+
+
+def test_every_runner_is_closed_once():
+    contestants = [FakePeer("works"), FakePeer("breaks", survives=4), FakePeer("wrong", wrong_by=1.0)]
+    compare(*contestants, threads=(1, 2))
+    assert [peer.closed for peer in contestants] == [2, 2, 2]
+
+
+def test_without_a_peer_there_is_no_speed():
+    result = compare(FakePeer("burnish", subject=True))
+    assert result.groups[0].fastest_peer is None
+    assert rows(result)["burnish"].speed is None
+    assert rows(result)["burnish"].median_seconds is not None
+
+
+def test_networks_times_threads():
+    result = bench(
+        [("a", relu()), ("b", relu((2, 3)))], [FakePeer("p")], threads=(1, 2), rounds=1, min_seconds=0.01
+    )
+    assert [(group.network, group.threads) for group in result.groups] == [
+        ("a", 1), ("a", 2), ("b", 1), ("b", 2),
+    ]  # fmt: skip
+    assert result.limits.gflops.keys() == {1, 2}
+
+
+def test_a_real_library_against_itself_is_a_tie_on_average():
+    class Again(OnnxRuntime):
+        name = "again"
+        subject = True
+
+    result = bench([("convolution", convolution())], [Again(), OnnxRuntime()], threads=(1,), rounds=5,
+                   min_seconds=0.01)  # fmt: skip
+    found = rows(result)["again"]
+    assert found.reason is None and found.error < 1e-6
+    assert 0.5 < found.speed.middle < 2
+    assert result.groups[0].flops == 2 * (4 * 6 * 7) * 27
+    assert 0 < result.share_of_peak(result.groups[0], found) < 1
+
+
+@pytest.mark.parametrize("arguments", [{"rounds": 0}, {"threads": (0,)}, {"threads": ()}])
+def test_nonsense_is_refused(arguments):
+    with pytest.raises(InputError, match="at least 1 round and 1 thread"):
+        bench([("relu", relu())], [FakePeer("p")], **{"rounds": 1, "threads": (1,), **arguments})
+
+
+def test_relative_error():
+    expected = {"y": np.array([1.0, -4.0, np.nan, np.inf], np.float32)}
+    assert relative_error({"y": expected["y"].copy()}, expected) == 0
+    assert relative_error({"y": np.array([1.0, -3.0, np.nan, np.inf], np.float32)}, expected) == 0.25
+    assert relative_error({"y": np.array([1.0, np.nan, np.nan, np.inf], np.float32)}, expected) == float(
+        "inf"
+    )
+    assert relative_error({"y": np.array([1.0, -4.0, 0.0, np.inf], np.float32)}, expected) == float("inf")
+    assert relative_error({"y": np.zeros((2, 2), np.float32)}, expected) == float("inf")
+    assert relative_error({}, expected) == float("inf")
+    assert relative_error({"y": np.zeros(0)}, {"y": np.zeros(0)}) == 0
+
+
+def test_settle_waits_for_spinning_threads():
+    session = OnnxRuntime().prepare(engine.Network("convolution", convolution()), 2)
+    session.time({"x": np.ones((1, 3, 6, 7), np.float32)}, 200)
+    settle()
+    before = time.process_time()
+    time.sleep(0.02)
+    assert time.process_time() - before < 0.01

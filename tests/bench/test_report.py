@@ -1,0 +1,95 @@
+import io
+import json
+
+import pytest
+from burnish.commands import bench_report as report
+from burnish.commands.bench import BenchResult, Group, Row
+from burnish.commands.intervals import Interval, median_interval
+from burnish.commands.machine import Limits, Machine
+from rich.console import Console
+
+
+def row(name, seconds, speed=None, **fields):
+    return Row(name, "1.0", fields.pop("precision", "f32"), seconds=seconds, repeats=10, prepare_seconds=0.5,
+               error=2e-3, median_seconds=median_interval(seconds),
+               speed=None if speed is None else Interval(speed, speed, speed, 0.95), **fields)  # fmt: skip
+
+
+@pytest.fixture
+def result():
+    machine = Machine(
+        "A CPU", 2, 2**30, {"L1d": 49152, "L2": 1 << 20}, ("avx2",), "Linux", {"python": "3.11"}
+    )
+    rows = (
+        row("burnish", (0.010, 0.011, 0.012), speed=0.9, subject=True),
+        row("onnxruntime", (0.009, 0.010, 0.011), speed=1.0),
+        row("openvino-bf16", (0.005, 0.005, 0.006), speed=2.0, precision="bf16"),
+        Row("ncnn", "1.0", "f32", reason="no | such operator", error=float("inf")),
+    )
+    group = Group("resnet18", 2, 2_200_000_000, True, "onnxruntime", rows)
+    limits = Limits({2: 500.0}, {2: 60.0})
+    return BenchResult("2026-11-20T00:00:00+00:00", machine, limits, 3, 0, 0.1, (group,), {"burnish": "0.1"})
+
+
+def test_table_shows_losses_and_failures(result):
+    text = report.to_table(result)
+    assert "resnet18, 2 threads, 2.2 GFLOP" in text
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
+    assert "11.0 (10.0–12.0)" in lines["burnish"] and "200 (40%)" in lines["burnish"]
+    assert "0.90" in lines["burnish"] and "slower" in lines["burnish"]
+    assert "fastest peer" in lines["onnxruntime"]
+    assert "440 " in lines["openvino-bf16"] and "%" not in lines["openvino-bf16"]
+    assert "error 2e-03 of scale" in lines["openvino-bf16"]
+    assert "no | such operator" in lines["ncnn"]
+    assert "burnish is slower than the fastest f32 peer: resnet18 (2 threads)" in text
+    assert "measured peak, f32 multiply-add: 500 (2 threads) GFLOP/s" in text
+    assert "BUSY" not in text
+
+
+def test_a_busy_machine_is_named(result):
+    busy = BenchResult(**{**vars(result), "load": 1.9})
+    assert "BUSY: a load of 1.9" in report.to_table(busy)
+
+
+def test_show_without_a_terminal_prints_plain_lines(result):
+    stream = io.StringIO()
+    report.show(result, Console(file=stream, width=100))
+    assert "\x1b" not in stream.getvalue()
+    assert "burnish" in stream.getvalue()
+
+
+def test_markdown_has_a_row_per_contestant(result):
+    lines = report.to_markdown(result).splitlines()
+    rows = [line for line in lines if line.startswith("| ")]
+    assert len(rows) == 2 + 4
+    assert all(line.replace("\\|", "").count("|") == rows[0].count("|") for line in rows)
+    assert "no \\| such operator" in rows[-1]
+
+
+def test_json_holds_every_number_with_its_unit(result):
+    document = json.loads(report.to_json(result))
+    assert document["format"] == report.FORMAT
+    assert document["machine"]["peak_gflops"] == {"2": 500.0}
+    assert document["machine"]["caches"] == {"L1d": 49152, "L2": 1 << 20}
+    assert document["versions"] == {"burnish": "0.1"}
+    (group,) = document["groups"]
+    assert (group["network"], group["threads"], group["flops"]) == ("resnet18", 2, 2_200_000_000)
+    assert group["fastest_peer"] == "onnxruntime" and group["checked"] is True
+    ours, _, bf16, failed = group["rows"]
+    assert ours["seconds"] == [0.010, 0.011, 0.012]
+    assert ours["median_seconds"] == {"low": 0.010, "middle": 0.011, "high": 0.012, "coverage": 0.75}
+    assert ours["gflops"] == pytest.approx(200) and ours["share_of_peak"] == pytest.approx(0.4)
+    assert ours["verdict"] == "slower"
+    assert bf16["share_of_peak"] is None
+    assert failed["reason"] == "no | such operator" and failed["error"] is None and failed["gflops"] is None
+
+
+@pytest.mark.parametrize(
+    "speed, word", [(1.2, "faster"), (1.02, "tie"), (0.98, "tie"), (0.9, "slower"), (None, "alone")]
+)
+def test_verdicts(speed, word):
+    assert report.verdict(row("burnish", (1.0,), speed=speed)) == word
+
+
+def test_a_failed_row_has_the_verdict_failed():
+    assert report.verdict(Row("burnish", "1", "f32", reason="broken")) == "failed"
