@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-
 from burnish.compiler.ir import expr as expr_ir
 from burnish.compiler.ir import graph as graph_ir
 from burnish.compiler.ir.graph import Graph
@@ -74,7 +73,9 @@ class Case:
         assert len(outputs) == len(types)
         for array, type in zip(outputs, types):
             assert isinstance(array, (np.ndarray, np.generic)), f"reference gave {array!r}"
-            assert (dtype_of(array), array.shape) == (type.dtype, type.shape), f"{array.dtype}{array.shape} != {type}"
+            assert (dtype_of(array), array.shape) == (type.dtype, type.shape), (
+                f"{array.dtype}{array.shape} != {type}"
+            )
         return outputs
 
 
@@ -98,13 +99,17 @@ def assert_outputs(case: Case, actual: Sequence[np.ndarray], extra: float = 1.0)
     expected = case.expected()
     assert len(actual) == len(expected)
     for got, want in zip(actual, expected):
-        assert (got.dtype, got.shape) == (want.dtype, want.shape), f"{got.dtype}{got.shape} != {want.dtype}{want.shape}"
+        assert (got.dtype, got.shape) == (want.dtype, want.shape), (
+            f"{got.dtype}{got.shape} != {want.dtype}{want.shape}"
+        )
         dtype = dtype_of(want)
         if not dtype.is_float:
             np.testing.assert_array_equal(got, want)
             continue
         tolerance = TOLERANCE[dtype.name] * case.widen * extra
-        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(
+            got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance
+        )
 
 
 def run_reference_vs_expr(case: Case) -> None:

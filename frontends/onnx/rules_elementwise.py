@@ -1,0 +1,148 @@
+"""Import of arithmetic, activations, comparisons, logic and casts."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx as onnx_package
+
+from ...compiler.ir.types import DType, dtype_by_code
+from ...compiler.ops.elementwise import Binary, Cast, Unary, Where
+from ...compiler.ops.movement import Identity
+from .registry import NodeContext, onnx
+
+UNARY_NAMES = {
+    "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan",
+    "Atanh": "atanh", "BitwiseNot": "not", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf",
+    "Exp": "exp", "Floor": "floor", "HardSwish": "hard_swish", "IsNaN": "isnan", "Log": "log", "Mish": "mish",
+    "Neg": "neg", "Not": "not", "Reciprocal": "reciprocal", "Relu": "relu", "Round": "round",
+    "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Softplus": "softplus",
+    "Softsign": "softsign", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+}  # fmt: skip
+BINARY_NAMES = {
+    "Add": "add", "And": "and", "BitwiseAnd": "and", "BitwiseOr": "or", "BitwiseXor": "xor", "Div": "div",
+    "Equal": "eq", "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt", "LessOrEqual": "le", "Mul": "mul",
+    "Or": "or", "PRelu": "prelu", "Sub": "sub", "Xor": "xor",
+}  # fmt: skip
+PARAMETERS = {
+    "Celu": ("celu", {"alpha": 1.0}),
+    "Elu": ("elu", {"alpha": 1.0}),
+    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    "IsInf": ("isinf", {"detect_negative": 1, "detect_positive": 1}),
+    "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
+    "Selu": ("selu", {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
+    "Shrink": ("shrink", {"bias": 0.0, "lambd": 0.5}),
+    "Swish": ("swish", {"alpha": 1.0}),
+    "ThresholdedRelu": ("thresholded_relu", {"alpha": 1.0}),
+}
+"""ONNX operator → (function, its attributes in the order of the function's parameters, with defaults)."""
+
+
+def _register_tables() -> None:
+    for name, fn in UNARY_NAMES.items():
+        onnx(name)(lambda c, x, fn=fn: c.emit(Unary(fn), x))
+    for name, fn in BINARY_NAMES.items():
+        onnx(name)(lambda c, a, b, fn=fn: c.emit(Binary(fn), a, b))
+    for name, (fn, attributes) in PARAMETERS.items():
+        onnx(name)(
+            lambda c, x, fn=fn, attributes=attributes: c.emit(
+                Unary(fn, tuple(float(c.attr(key, default)) for key, default in attributes.items())), x
+            )
+        )
+    for name, fn in (("Max", "max"), ("Min", "min"), ("Sum", "add")):
+        onnx(name)(lambda c, *values, fn=fn: _fold(c, fn, values))
+
+
+def _fold(c: NodeContext, fn: str, values: tuple[str, ...]) -> str:
+    """The values combined one after the other."""
+    total = values[0]
+    for value in values[1:]:
+        total = c.one(Binary(fn), total, value)
+    return total if len(values) > 1 else c.one(Identity(), total)
+
+
+_register_tables()
+
+
+@onnx("Mean")
+def mean(c: NodeContext, *values: str):
+    total = _fold(c, "add", values)
+    return c.emit(Binary("div"), total, c.const(np.array(len(values), c.type(total).dtype.numpy)))
+
+
+@onnx("Pow")
+def pow_(c: NodeContext, base: str, exponent: str):
+    base_type, exponent_type = c.type(base).dtype, c.type(exponent).dtype
+    if base_type is exponent_type:
+        return c.emit(Binary("pow"), base, exponent)
+    if base_type.is_integer and exponent_type.is_float:  # ONNX: computed in the exponent's type
+        power = c.one(Binary("pow"), c.one(Cast("f64"), base), c.one(Cast("f64"), exponent))
+        return c.emit(Cast(base_type.name), power)
+    return c.emit(Binary("pow"), base, c.one(Cast(base_type.name), exponent))
+
+
+@onnx("Mod")
+def mod(c: NodeContext, a: str, b: str):
+    is_float = c.type(a).dtype.is_float
+    if is_float and not c.attr("fmod", 0):
+        quotient = c.one(Unary("floor"), c.one(Binary("div"), a, b))
+        return c.emit(Binary("sub"), a, c.one(Binary("mul"), quotient, b))
+    return c.emit(Binary("fmod" if c.attr("fmod", 0) else "mod"), a, b)
+
+
+@onnx("BitShift")
+def bit_shift(c: NodeContext, x: str, count: str):
+    directions = {"LEFT": "shl", "RIGHT": "shr"}
+    if c.required("direction") not in directions:
+        raise c.unsupported(f"direction {c.attr('direction')!r}", "it must be LEFT or RIGHT")
+    return c.emit(Binary(directions[c.attr("direction")]), x, count)
+
+
+@onnx("Gelu")
+def gelu(c: NodeContext, x: str):
+    functions = {"none": "gelu", "tanh": "gelu_tanh"}
+    approximate = c.attr("approximate", "none")
+    if approximate not in functions:
+        raise c.unsupported(f"approximate={approximate!r}", "it must be none or tanh")
+    return c.emit(Unary(functions[approximate]), x)
+
+
+@onnx("Clip")
+def clip_attributes(c: NodeContext, x: str):
+    return c.emit(Unary("clip", (float(c.attr("min", -np.inf)), float(c.attr("max", np.inf)))), x)
+
+
+@onnx("Clip", since=11)
+def clip(c: NodeContext, x: str, low: str | None = None, high: str | None = None):
+    dtype = c.type(x).dtype
+    known = [None if v is None else c.g.constants.get(v) for v in (low, high)]
+    if dtype.is_float and all(v is None or k is not None for v, k in zip((low, high), known)):
+        bounds = [limit if k is None else float(k) for limit, k in zip((-np.inf, np.inf), known)]
+        return c.emit(Unary("clip", tuple(bounds)), x)
+    for bound, fn in ((low, "max"), (high, "min")):
+        x = x if bound is None else c.one(Binary(fn), x, bound)
+    return x if low or high else c.one(Identity(), x)
+
+
+@onnx("Where")
+def where(c: NodeContext, condition: str, x: str, y: str):
+    return c.emit(Where(), condition, x, y)
+
+
+@onnx("Cast")
+def cast(c: NodeContext, x: str):
+    return c.emit(Cast(element_type(c, c.required("to")).name), x)
+
+
+@onnx("CastLike")
+def cast_like(c: NodeContext, x: str, like: str):
+    return c.emit(Cast(c.type(like).dtype.name), x)
+
+
+def element_type(c: NodeContext, code: int) -> DType:
+    """The DType of a TensorProto.DataType number in an attribute; UnsupportedError if Burnish has none."""
+    try:
+        return dtype_by_code(code)
+    except KeyError:
+        names = onnx_package.TensorProto.DataType
+        name = names.Name(code) if code in names.values() else str(code)
+        raise c.unsupported(f"element type {name}") from None
