@@ -4,8 +4,8 @@
     def softmax(c, x):
         return c.emit(Softmax(axis=c.attr("axis", -1)), x)
 
-A rule gets the names of the node's inputs (None for absent ones) and returns the names of its outputs. The newest
-rule whose `since` is not above the model's opset is taken.
+A rule gets the names of the node's inputs (None for absent ones) and returns the names of its outputs. The
+newest rule whose `since` is not above the model's opset is taken.
 """
 
 from __future__ import annotations
@@ -90,15 +90,15 @@ class NodeContext:
         return value
 
     def value(self, value: str | None, what: str) -> np.ndarray:
-        """The constant that an input holds; NeedsValueError, naming the graph inputs to fix, if it is computed."""
+        """The constant that an input holds; NeedsValueError, naming the inputs to fix, if it is computed."""
         if value is None:
             raise ModelError(f"{self.label}: the input for its {what} is missing")
         if value in self.g.constants:
             return self.g.constants[value]
         sources = self.value_sources(value)
         raise NeedsValueError(
-            f"{self.label}: its {what} decides shapes, so it must be known when compiling, but it is computed from "
-            f"{', '.join(map(repr, sources)) or 'nothing'}; give that input's value",
+            f"{self.label}: its {what} decides shapes, so it must be known when compiling, but it is "
+            f"computed from {', '.join(map(repr, sources)) or 'nothing'}; give that input's value",
             sources,
         )
 

@@ -1,0 +1,137 @@
+"""The graph under construction: names, size limits, and shape computations evaluated as they are added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...compiler.ir.graph import Node
+from ...compiler.ir.types import TensorType, dtype_of
+from ...compiler.ops.base import Decomposer, Op
+from ...errors import BurnishError, InternalError, ModelError
+from .external_data import checked_bytes
+
+EAGER_BYTES = 1 << 20
+"""Operators on constants are evaluated at once where inputs and outputs together stay below this."""
+MAX_NODES = 1_000_000
+
+
+class Mark(NamedTuple):
+    """A moment of the import: how many nodes and values there were."""
+
+    nodes: int
+    values: int
+
+
+class GraphBuilder(Decomposer):
+    """A Decomposer whose `emit` evaluates small operators on constants, so that shapes become known."""
+
+    def __init__(self) -> None:
+        super().__init__("", {}, {})
+        self.reserved: set[str] = set()  # names of the model's own values, never given to others
+        self._age: dict[str, int] = {}  # value → how many were made before it
+
+    def begin(self, node_name: str) -> None:
+        """Starts the import of one ONNX node: what is emitted from here on bears its name."""
+        self.node_name, self._count = node_name, 0
+
+    def mark(self) -> Mark:
+        return Mark(len(self.nodes), len(self._age))
+
+    def made_since(self, mark: Mark, value: str) -> bool:
+        return self._age.get(value, -1) >= mark.values
+
+    def fresh(self, hint: str = "t") -> str:
+        name = super().fresh(hint)
+        while name in self.reserved:
+            name = super().fresh(hint)
+        return name
+
+    def add_constant(self, name: str, array: np.ndarray) -> None:
+        array = array if array.flags.c_contiguous else array.copy()
+        self.constants[name] = array
+        self.types[name] = TensorType(dtype_of(array), array.shape)
+        self._age[name] = len(self._age)
+
+    def const(self, array: np.ndarray, hint: str = "const") -> str:
+        name = self.fresh(hint)
+        self.add_constant(name, np.asarray(array))
+        return name
+
+    def emit(self, op: Op, *inputs: str | None, outputs: Sequence[str] | None = None) -> tuple[str, ...]:
+        names = super().emit(op, *inputs, outputs=outputs)
+        if op.has("decompose"):
+            return names
+        if len(self.nodes) > MAX_NODES:
+            raise ModelError(
+                f"node {self.node_name!r}: the model unfolds to more than {MAX_NODES:,} operators"
+            )
+        for name in names:
+            type = self.types[name]
+            checked_bytes(type.dtype, type.dims, f"node {self.node_name!r} ({op.name}): its output {name!r}")
+            self._age[name] = len(self._age)
+        self._evaluate_if_small()
+        return names
+
+    def _evaluate_if_small(self) -> None:
+        node = self.nodes[-1]
+        if any(i not in self.constants for i in node.reads):
+            return
+        if sum(self.types[v].nbytes for v in (*node.reads, *node.outputs)) > EAGER_BYTES:
+            return
+        results = evaluate(node, [None if i is None else self.constants[i] for i in node.inputs], self.types)
+        if results is None:
+            return
+        self.nodes.pop()
+        self.constants.update(zip(node.outputs, results))
+
+    def rename(self, old: str, new: str, since: Mark) -> None:
+        """Gives a value made since the mark the name `new`, which must be unused."""
+        if new in self.types:
+            raise ModelError(f"node {self.node_name!r}: the value {new!r} is defined twice")
+        self.types[new] = self.types.pop(old)
+        if old in self.constants:
+            self.constants[new] = self.constants.pop(old)
+        for at in range(since.nodes, len(self.nodes)):
+            node = self.nodes[at]
+            if old in node.inputs or old in node.outputs:
+                inputs = tuple(new if i == old else i for i in node.inputs)
+                outputs = tuple(new if o == old else o for o in node.outputs)
+                self.nodes[at] = Node(node.op, inputs, outputs, node.name)
+        self._age[new] = self._age[old]
+
+    def sources(self, value: str) -> tuple[str, ...]:
+        """The graph inputs that `value` is computed from, in order of discovery."""
+        producers = {o: node for node in self.nodes for o in node.outputs}
+        stack, seen, found = [value], {value}, []
+        while stack:
+            current = stack.pop()
+            if current in producers:
+                fresh = [i for i in producers[current].reads if i not in seen]
+                seen.update(fresh)
+                stack += reversed(fresh)
+            elif current not in self.constants:
+                found.append(current)
+        return tuple(found)
+
+
+def evaluate(
+    node: Node, arrays: Sequence[np.ndarray | None], types: dict[str, TensorType]
+) -> list[np.ndarray] | None:
+    """The outputs by the operator's reference; None if it reports an error, which then belongs to the run."""
+    try:
+        with np.errstate(all="ignore"):
+            results = node.op.reference(*arrays)
+    except (BurnishError, ValueError, IndexError, ArithmeticError):
+        return None
+    contiguous = [np.array(r, order="C", copy=None) for r in results]
+    for name, array in zip(node.outputs, contiguous, strict=True):
+        type = types[name]
+        if array.dtype != type.dtype.numpy or array.shape != type.dims:
+            raise InternalError(
+                f"node {node.name!r} ({node.op.name}): the reference gives {array.dtype}{list(array.shape)}, "
+                f"but {type} is inferred"
+            )
+    return contiguous

@@ -1,0 +1,182 @@
+"""From a path, bytes or ModelProto to a model that may be walked: parsed, bounded in depth, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from ...errors import InputError, ModelError, UnsupportedError
+from .external_data import checked_bytes, onnx_dtype, read_external
+
+OLDEST_OPSET = 7
+NEWEST_OPSET = onnx.defs.onnx_opset_version()
+MAX_DEPTH = 32
+"""Of graphs nested in attributes, and of functions that call functions."""
+_SMALL = 1 << 16  # bytes; a larger initializer is declared to the checker as an input, not copied
+
+
+@dataclass(frozen=True)
+class Model:
+    """`skeleton` holds everything but large initializers, which are in `proto`, and may be changed freely."""
+
+    proto: ModelProto
+    skeleton: ModelProto
+    folder: Path | None
+    opsets: dict[str, int]
+
+
+def load(source: str | Path | bytes | ModelProto) -> Model:
+    """Reads and checks a model. InputError if the file cannot be read, ModelError if it is no valid model,
+    UnsupportedError for an opset, operator or kind of value outside what Burnish knows."""
+    proto, folder = _parse(source)
+    _check_depth(proto)
+    opsets = opset_imports(proto.opset_import, "the model")
+    skeleton = _skeleton(proto)
+    for nodes in (skeleton.graph.node, *(f.node for f in skeleton.functions)):
+        _inline_external(nodes, folder)
+    _check_operators(skeleton, opsets)
+    _run_checker(skeleton)
+    return Model(proto, skeleton, folder, opsets)
+
+
+def _parse(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | None]:
+    if isinstance(source, ModelProto):
+        return source, None
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _decode(bytes(source), "the given bytes"), None
+    if not isinstance(source, (str, Path)):
+        raise InputError(f"a model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}")
+    path = Path(source)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the model {str(path)!r}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(f"cannot read the model {str(path)!r}: {error}") from None
+    return _decode(data, repr(str(path))), path.parent
+
+
+def _decode(data: bytes, what: str) -> ModelProto:
+    if not data:
+        raise ModelError(f"{what} is empty, expected an ONNX model")
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        raise ModelError(f"{what} is not an ONNX model: damaged, truncated or of another format") from None
+    if not model.HasField("graph") or not model.opset_import:
+        raise ModelError(f"{what} is not an ONNX model: it has no graph or no opset")
+    return model
+
+
+def opset_imports(imports: Iterable[onnx.OperatorSetIdProto], what: str) -> dict[str, int]:
+    """Domain → version, with ONNX's own domain as ''; UnsupportedError outside the supported range."""
+    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in imports}
+    version = opsets.get("", NEWEST_OPSET)
+    if not OLDEST_OPSET <= version <= NEWEST_OPSET:
+        raise UnsupportedError(
+            f"{what} uses ONNX opset {version}; supported are {OLDEST_OPSET} to {NEWEST_OPSET}; "
+            "convert it with onnx.version_converter"
+        )
+    return opsets
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    for a in node.attribute:
+        if a.type == AttributeProto.GRAPH:
+            yield a.g
+        yield from a.graphs
+
+
+def _all_nodes(model: ModelProto) -> Iterator[tuple[NodeProto, FunctionProto | None, int]]:
+    """Every node with the function that it stands in and the depth of its graph."""
+    for owner in (None, *model.functions):
+        stack = [(node, 0) for node in (model.graph if owner is None else owner).node]
+        while stack:
+            node, depth = stack.pop()
+            yield node, owner, depth
+            stack += [(inner, depth + 1) for g in subgraphs(node) for inner in g.node]
+
+
+def _check_depth(model: ModelProto) -> None:
+    for node, _, depth in _all_nodes(model):
+        if depth > MAX_DEPTH:
+            raise ModelError(f"{node_label(node)}: graphs are nested deeper than {MAX_DEPTH}")
+
+
+def node_label(node: NodeProto) -> str:
+    return f"node {node.name or '/'.join(node.output)!r} ({node.op_type})"
+
+
+def _skeleton(model: ModelProto) -> ModelProto:
+    """A copy in which large or external initializers are inputs, so that their data is not copied."""
+    light, graph = ModelProto(), model.graph
+    light.ir_version = model.ir_version
+    light.opset_import.extend(model.opset_import)
+    light.functions.extend(model.functions)
+    light.graph.name = graph.name or "graph"
+    for name in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(light.graph, name).extend(getattr(graph, name))
+    declared, seen = {i.name for i in graph.input}, set()
+    for t in graph.initializer:
+        if not t.name or t.name in seen:
+            raise ModelError(f"initializer {t.name!r} " + ("stands twice" if t.name else "has no name"))
+        seen.add(t.name)
+        if t.data_location != TensorProto.EXTERNAL and t.ByteSize() <= _SMALL:
+            light.graph.initializer.append(t)
+        elif t.name not in declared:
+            light.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, None))
+    return light
+
+
+def _inline_external(nodes: Iterable[NodeProto], folder: Path | None) -> None:
+    """Reads external data of tensors in attributes and nested graphs into the (copied) nodes."""
+    for node in nodes:
+        for a in node.attribute:
+            inner = [g.initializer for g in ((a.g,) if a.HasField("g") else ()) + tuple(a.graphs)]
+            for t in (*((a.t,) if a.HasField("t") else ()), *a.tensors, *(t for ts in inner for t in ts)):
+                if t.data_location == TensorProto.EXTERNAL:
+                    what = f"{node_label(node)}: tensor {t.name!r}"
+                    size = checked_bytes(onnx_dtype(t.data_type, what), tuple(t.dims), what)
+                    t.raw_data = read_external(t, folder, size, what)
+                    t.ClearField("external_data")
+                    t.data_location = TensorProto.DEFAULT
+        for g in subgraphs(node):
+            _inline_external(g.node, folder)
+
+
+def _check_operators(model: ModelProto, opsets: dict[str, int]) -> None:
+    """UnsupportedError for an operator of ONNX's own domain that neither ONNX nor the model defines."""
+    own = {(f.domain, f.name) for f in model.functions}
+    for node, owner, _ in _all_nodes(model):
+        if node.domain not in ("", "ai.onnx") or (node.domain, node.op_type) in own:
+            continue
+        version = (opset_imports(owner.opset_import, f"function {owner.name!r}") if owner else opsets).get("")
+        if version is not None and not onnx.defs.has(node.op_type, max_inclusive_version=version):
+            raise unknown_operator(node, version)
+
+
+def unknown_operator(node: NodeProto, opset: int | None) -> UnsupportedError:
+    domain = node.domain or "ai.onnx"
+    return UnsupportedError(
+        f"{node_label(node)}: operator {node.op_type} (domain {domain}, opset {opset}) is not supported; "
+        "export the model with supported operators, or add it as docs/add-an-operator.md says"
+    )
+
+
+def _run_checker(model: ModelProto) -> None:
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"the model is not valid ONNX: {_one_line(str(error))}") from None
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(f"the model cannot be checked: {_one_line(str(error))}") from None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

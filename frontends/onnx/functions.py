@@ -1,0 +1,78 @@
+"""Bodies of operators that are functions: those of the model, and those that ONNX defines itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+
+from ...compiler.ir.types import TensorType
+
+
+def onnx_function(
+    node: NodeProto, opset: int, types: Sequence[TensorType | None]
+) -> tuple[FunctionProto, dict[str, AttributeProto]] | None:
+    """ONNX's body for `node` and the defaults of its attributes; None if ONNX gives no body."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if not onnx.defs.has(node.op_type, domain=domain, max_inclusive_version=opset):
+        return None
+    schema = onnx.defs.get_schema(node.op_type, domain=domain, max_inclusive_version=opset)
+    body = None
+    if version := _newest(schema.function_opset_versions, opset):
+        body = schema.get_function_with_opset_version(version)
+    elif version := _newest(schema.context_dependent_function_opset_versions, opset):
+        given = [TypeProto() if t is None else _type_proto(t) for t in types]
+        body = schema.get_context_dependent_function_with_opset_version(
+            version, node.SerializeToString(), [t.SerializeToString() for t in given]
+        )
+    if not body:
+        return None
+    function = FunctionProto.FromString(body)
+    defaults = {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
+    return function, defaults
+
+
+def _newest(versions: Sequence[int], opset: int) -> int:
+    return max((v for v in versions if v <= opset), default=0)
+
+
+def _type_proto(type: TensorType) -> TypeProto:
+    return onnx.helper.make_tensor_type_proto(type.dtype.code, type.dims)
+
+
+def bind_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
+    """`node` with references to its function's attributes replaced by `given`, absent ones dropped."""
+    if not _refers(node):
+        return node
+    bound = NodeProto()
+    bound.CopyFrom(node)
+    _bind(bound, given)
+    return bound
+
+
+def _refers(node: NodeProto) -> bool:
+    return any(
+        a.ref_attr_name or any(_refers(n) for g in (a.g, *a.graphs) for n in g.node) for a in node.attribute
+    )
+
+
+def _bind(node: NodeProto, given: Mapping[str, AttributeProto]) -> None:
+    kept: list[AttributeProto] = []
+    for a in node.attribute:
+        if a.ref_attr_name:
+            if a.ref_attr_name not in given:
+                continue
+            value = AttributeProto()
+            value.CopyFrom(given[a.ref_attr_name])
+            value.name = a.name
+            value.ClearField("ref_attr_name")
+            kept.append(value)
+            continue
+        for g in (*((a.g,) if a.HasField("g") else ()), *a.graphs):
+            for inner in g.node:
+                _bind(inner, given)
+        kept.append(a)
+    copies = [AttributeProto.FromString(a.SerializeToString()) for a in kept]
+    del node.attribute[:]
+    node.attribute.extend(copies)

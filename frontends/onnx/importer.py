@@ -1,0 +1,280 @@
+"""From an ONNX model to a Graph of Burnish's operators with static shapes.
+
+Nodes are imported in order by the rules of `registry.py`; an operator without a rule is replaced by the body
+that the model or ONNX defines for it. Operators on small constants are evaluated at once, so that shapes
+become known.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+
+from ...compiler.ir.graph import Graph, Node, prune
+from ...compiler.ops.movement import Identity
+from ...errors import BurnishError, ModelError, UnsupportedError
+from .builder import GraphBuilder, Mark
+from .check import MAX_DEPTH, Model, load, node_label, opset_imports, unknown_operator
+from .control_flow import CONTROL_FLOW
+from .external_data import tensor_array
+from .functions import bind_attributes, onnx_function
+from .interface import check_declared, resolve_inputs
+from .registry import NodeContext, find_rule
+
+
+def import_onnx(
+    model: str | Path | bytes | ModelProto,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
+) -> Graph:
+    """The graph of a model given as path, bytes or ModelProto.
+
+    shapes  sizes of whole inputs, by input name
+    dims    sizes of the model's named dims
+    values  inputs that become constants; they vanish from the graph's inputs
+    Raises InputError (unreadable file; shapes, dims or values that do not fit), ModelError (broken model),
+    UnsupportedError (valid, but beyond Burnish), NeedsValueError (an input's value decides a shape).
+    """
+    return Importer(load(model)).run(shapes or {}, dims or {}, values or {})
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where a node stands: the values that it sees by ONNX name, its function's opsets and attributes."""
+
+    values: MutableMapping[str, str | None]
+    opsets: Mapping[str, int]
+    attributes: Mapping[str, AttributeProto]
+    prefix: str = ""
+    depth: int = 0
+
+    def inner(self, prefix: str) -> Scope:
+        """For a subgraph, which sees the values around it."""
+        return replace(self, values=ChainMap({}, self.values), prefix=prefix, depth=self.depth + 1)
+
+
+class Importer:
+    """The state of one import. `control_flow` calls back into it."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.g = GraphBuilder()
+        self.functions = {(f.domain, f.name, f.overload): f for f in model.skeleton.functions}
+        self._makers: dict[str, str] = {}  # value of the main graph → label of the node that makes it
+
+    def run(
+        self, shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, int], values: Mapping[str, np.ndarray]
+    ) -> Graph:
+        graph = self.model.proto.graph
+        self._reserve_names(graph)
+        scope = Scope({}, self.model.opsets, {})
+        initializers = {t.name for t in graph.initializer}
+        inputs = [i for i in graph.input if i.name not in initializers or i.name in values]
+        types, known = resolve_inputs(inputs, shapes, dims, values)
+        for name, type in types.items():
+            if name in values:
+                self.g.add_constant(name, np.asarray(values[name]))
+            else:
+                self.g.types[name] = type
+            scope.values[name] = name
+        self.initializers(graph, scope, skip=values)
+        self.nodes(self.model.skeleton.graph.node, scope)
+        outputs = self._outputs([o.name for o in graph.output], scope)
+        held = {n: self.g.types[v] for n, v in scope.values.items() if v is not None}
+        check_declared(graph.value_info, "value", held, known, self._makers)
+        check_declared(graph.output, "graph output", held, known, self._makers)
+        return self._graph(graph, tuple(n for n in types if n not in values), outputs)
+
+    def _reserve_names(self, graph: GraphProto) -> None:
+        names = [i.name for i in graph.input] + [t.name for t in graph.initializer]
+        self.g.reserved.update(names, (o for node in graph.node for o in node.output))
+
+    def _graph(self, graph: GraphProto, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+        name = graph.name or "graph"
+        return prune(Graph(name, inputs, outputs, tuple(self.g.nodes), self.g.types, self.g.constants))
+
+    def initializers(self, graph: GraphProto, scope: Scope, skip: Iterable[str] = ()) -> None:
+        for sparse in graph.sparse_initializer:
+            raise UnsupportedError(f"initializer {sparse.values.name!r} is sparse, which is not supported")
+        for t in graph.initializer:
+            if t.name not in skip:
+                array = tensor_array(t, self.model.folder, f"initializer {t.name!r}")
+                scope.values[t.name] = self._define(t.name, scope)
+                self.g.add_constant(scope.values[t.name], array)
+
+    def _define(self, name: str, scope: Scope) -> str:
+        """A graph-wide unique name for the ONNX value `name`."""
+        if not scope.prefix:
+            return name
+        full, n = f"{scope.prefix}/{name}", 1
+        while full in self.g.types or full in self.g.reserved:
+            full, n = f"{scope.prefix}/{name}.{n}", n + 1
+        return full
+
+    # --- nodes --------------------------------------------------------------------------------------------
+
+    def nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
+        for node in nodes:
+            self.node(bind_attributes(node, scope.attributes), scope)
+
+    def node(self, node: NodeProto, scope: Scope) -> None:
+        """Imports one node; its outputs are then in `scope`."""
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        inputs = tuple(self._read(node, name, scope) for name in node.input)
+        name, mark = self._node_name(node, scope), self.g.mark()
+        if function := self.functions.get((node.domain, node.op_type, node.overload)):
+            attributes = {a.name: a for a in function.attribute_proto}
+            results = self.call(node, function, attributes, inputs, scope, name)
+        else:
+            results = self._standard(node, domain, inputs, scope, name)
+        self._bind_outputs(node, results, scope, mark)
+
+    def _node_name(self, node: NodeProto, scope: Scope) -> str:
+        own = node.name or f"{node.op_type}:{next((o for o in node.output if o), '')}"
+        return f"{scope.prefix}/{own}" if scope.prefix else own
+
+    def _read(self, node: NodeProto, name: str, scope: Scope) -> str | None:
+        if not name:
+            return None
+        if name not in scope.values:
+            raise ModelError(f"{node_label(node)} reads {name!r}, which nothing before it defines")
+        return scope.values[name]
+
+    def _standard(
+        self, node: NodeProto, domain: str, inputs: tuple[str | None, ...], scope: Scope, name: str
+    ) -> Sequence[str | None]:
+        opset = scope.opsets.get(domain)
+        if opset is None:
+            raise ModelError(
+                f"{node_label(node)}: the model imports no opset of the domain {domain or 'ai.onnx'!r}"
+            )
+        self.g.begin(name)
+        context = NodeContext(self.g, node, opset, inputs, self.g.sources)
+        if domain == "" and node.op_type in CONTROL_FLOW:
+            return CONTROL_FLOW[node.op_type](self, context, scope)
+        rule = find_rule(node.op_type, opset, domain)
+        if rule is not None:
+            return self._apply(rule, context)
+        types = [None if i is None else self.g.types[i] for i in inputs]
+        found = onnx_function(node, opset, types)
+        if found is None:
+            raise unknown_operator(node, opset)
+        return self.call(node, found[0], found[1], inputs, scope, name)
+
+    def _apply(self, rule, context: NodeContext) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
+        try:
+            inspect.signature(rule).bind(context, *context.inputs)
+        except TypeError as error:
+            raise ModelError(f"{context.label}: {len(context.inputs)} inputs do not fit: {error}") from None
+        try:
+            results = rule(context, *context.inputs)
+        except BurnishError as error:
+            if self.g.node_name in str(error) or (context.node.name or context.node.output[0]) in str(error):
+                raise
+            error.args = (f"{context.label}: {error}", *error.args[1:])
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"{context.label} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+        return (results,) if isinstance(results, str) else tuple(results)
+
+    def call(
+        self,
+        node: NodeProto,
+        function: FunctionProto,
+        defaults: Mapping[str, AttributeProto],
+        inputs: Sequence[str | None],
+        scope: Scope,
+        name: str,
+    ) -> list[str | None]:
+        """Imports the body of a function in place of `node`; returns the values of its outputs."""
+        if scope.depth >= MAX_DEPTH:
+            raise ModelError(f"{node_label(node)}: functions call each other deeper than {MAX_DEPTH}")
+        if len(inputs) > len(function.input):
+            raise ModelError(
+                f"{node_label(node)} has {len(inputs)} inputs; its function takes {len(function.input)}"
+            )
+        values = dict.fromkeys(function.input) | dict(zip(function.input, inputs))
+        given = dict(defaults) | {a.name: a for a in node.attribute}
+        opsets = opset_imports(function.opset_import, f"function {function.name!r}")
+        body = Scope(values, opsets or scope.opsets, given, name, scope.depth + 1)
+        self.nodes(function.node, body)
+        for output in function.output:
+            if output not in values:
+                raise ModelError(f"{node_label(node)}: its function never defines its output {output!r}")
+        return [values[output] for output in function.output]
+
+    def subgraph(self, graph: GraphProto, scope: Scope, arguments: Sequence[str | None]) -> list[str | None]:
+        """Imports the body of a control-flow operator; returns the values of its outputs."""
+        if scope.depth >= MAX_DEPTH:
+            raise ModelError(f"node {scope.prefix!r}: graphs are nested deeper than {MAX_DEPTH}")
+        scope.values.update(zip((i.name for i in graph.input), arguments))
+        self.initializers(graph, scope)
+        self.nodes(graph.node, scope)
+        for o in graph.output:
+            if o.name not in scope.values:
+                raise ModelError(f"node {scope.prefix!r}: its graph never defines its output {o.name!r}")
+        return [scope.values[o.name] for o in graph.output]
+
+    def _bind_outputs(self, node: NodeProto, results: Sequence[str | None], scope: Scope, mark: Mark) -> None:
+        """Enters a node's results into the scope, under the model's own names where they are new values."""
+        if len(results) < len(node.output):
+            missing = [o for o in node.output[len(results) :] if o]
+            if missing:
+                raise UnsupportedError(f"{node_label(node)}: its output {missing[0]!r} is not supported")
+        taken: set[str] = set()
+        for output, value in zip(node.output, results):
+            if not output:
+                continue
+            if output in scope.values and not scope.prefix:
+                raise ModelError(f"{node_label(node)}: the value {output!r} is defined twice")
+            if value is None:
+                raise UnsupportedError(f"{node_label(node)}: its output {output!r} is not supported")
+            if value not in taken and self.g.made_since(mark, value):
+                name = self._define(output, scope)
+                self.g.rename(value, name, mark)
+                value = name
+            taken.add(value)
+            scope.values[output] = value
+            if not scope.prefix:
+                self._makers[output] = node_label(node)
+
+    def _outputs(self, names: Sequence[str], scope: Scope) -> tuple[str, ...]:
+        """Lets every graph output be made by a node under its own name."""
+        made = {o for node in self.g.nodes for o in node.outputs}
+        for name in names:
+            value = scope.values.get(name)
+            if value is None:
+                raise ModelError(f"graph output {name!r} is not defined by any node, input or initializer")
+            if name in made:
+                continue
+            if value == name and name not in self.g.constants:
+                raise UnsupportedError(
+                    f"graph output {name!r} is also a graph input; give one of them another name"
+                )
+            if value == name:
+                value = self._set_aside(name)
+            self.g.types[name] = self.g.types[value]
+            self.g.nodes.append(Node(Identity(), (value,), (name,), f"Identity:{name}"))
+            made.add(name)
+        if len(set(names)) != len(names):
+            raise ModelError("a graph output stands twice")
+        return tuple(names)
+
+    def _set_aside(self, name: str) -> str:
+        """Renames the constant `name`, whose name a graph output takes."""
+        self.g.begin(name)
+        other = self.g.fresh("value")
+        self.g.constants[other], self.g.types[other] = self.g.constants.pop(name), self.g.types[name]
+        swap = lambda i: other if i == name else i  # noqa: E731
+        self.g.nodes = [replace(n, inputs=tuple(map(swap, n.inputs))) for n in self.g.nodes]
+        return other

@@ -1,0 +1,153 @@
+"""Inputs and outputs of a model: symbolic sizes are resolved as the user said, declared types checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from onnx import TypeProto, ValueInfoProto
+
+from ...compiler.ir.types import Dim, TensorType, dtype_of
+from ...errors import InputError, ModelError, UnsupportedError
+from .external_data import checked_bytes, onnx_dtype
+
+
+def declared_type(info: ValueInfoProto, kind: str) -> TensorType | None:
+    """dtype and shape, unnamed sizes as '?'; None without a shape. UnsupportedError for non-tensors."""
+    what = f"{kind} {info.name!r}"
+    held = info.type.WhichOneof("value")
+    if held is None:
+        return None
+    if held != "tensor_type":
+        raise UnsupportedError(
+            f"{what} is a {held.removesuffix('_type')}, which is not supported; expected a tensor"
+        )
+    tensor: TypeProto.Tensor = info.type.tensor_type
+    dtype = onnx_dtype(tensor.elem_type, what)
+    if not tensor.HasField("shape"):
+        return None
+    dims: list[Dim] = []
+    for d in tensor.shape.dim:
+        if d.HasField("dim_value") and d.dim_value >= 0:
+            dims.append(d.dim_value)
+        else:
+            dims.append(d.dim_param or "?")
+    return TensorType(dtype, tuple(dims))
+
+
+def resolve_inputs(
+    inputs: Sequence[ValueInfoProto],
+    shapes: Mapping[str, tuple[int, ...]],
+    dims: Mapping[str, int],
+    values: Mapping[str, np.ndarray],
+) -> tuple[dict[str, TensorType], dict[str, int]]:
+    """Static types of the inputs, and the sizes of all named dims.
+
+    InputError if what the user gave contradicts the model, UnsupportedError if a size stays open.
+    """
+    names = {i.name for i in inputs}
+    for option, given in (("shape", shapes), ("value", values)):
+        for name in given:
+            if name not in names:
+                raise InputError(
+                    f"a {option} is given for {name!r}; the inputs are {', '.join(sorted(names)) or 'none'}"
+                )
+    declared = {i.name: declared_type(i, "input") for i in inputs}
+    known = _known_dims(dims, declared)
+    given_shapes = {n: tuple(int(d) for d in s) for n, s in shapes.items()}
+    given_shapes |= {n: np.shape(v) for n, v in values.items()}
+    for name, shape in given_shapes.items():
+        _bind(name, shape, declared[name], known)
+    types = {}
+    for info in inputs:
+        name, type = info.name, declared[info.name]
+        if name in values:
+            types[name] = _value_type(name, values[name], info)
+        elif type is None and name not in given_shapes:
+            raise UnsupportedError(f"input {name!r} declares no shape; give it with --shape {name}:…")
+        else:
+            dtype = onnx_dtype(info.type.tensor_type.elem_type, f"input {name!r}")
+            shape = given_shapes.get(name) or _static_shape(name, type.shape if type else (), known)
+            types[name] = TensorType(dtype, shape)
+        checked_bytes(types[name].dtype, types[name].dims, f"input {name!r}")
+    return types, known
+
+
+def _known_dims(dims: Mapping[str, int], declared: Mapping[str, TensorType | None]) -> dict[str, int]:
+    symbols = {d for t in declared.values() if t for d in t.shape if isinstance(d, str) and d != "?"}
+    for name, size in dims.items():
+        if name not in symbols:
+            raise InputError(
+                f"the size {name!r} is given; the inputs name {', '.join(sorted(symbols)) or 'no sizes'}"
+            )
+        if size < 0:
+            raise InputError(f"the size {name!r} is {size}, expected 0 or more")
+    return dict(dims)
+
+
+def _bind(name: str, shape: tuple[int, ...], type: TensorType | None, known: dict[str, int]) -> None:
+    """Checks a given shape against the declared one and learns the sizes of its symbols."""
+    if any(d < 0 for d in shape):
+        raise InputError(f"the shape given for {name!r} is {list(shape)}; sizes must be 0 or more")
+    if type is None:
+        return
+    fits = len(shape) == type.rank
+    for size, dim in zip(shape, type.shape):
+        if isinstance(dim, int):
+            fits &= size == dim
+        elif dim != "?":
+            fits &= known.setdefault(dim, size) == size
+    if not fits:
+        bound = {d: known[d] for d in type.shape if isinstance(d, str) and d in known}
+        where = f", where {', '.join(f'{k}={v}' for k, v in bound.items())}" if bound else ""
+        raise InputError(f"input {name!r} is declared as {type}{where}; the shape {list(shape)} does not fit")
+
+
+def _static_shape(name: str, shape: Sequence[Dim], known: Mapping[str, int]) -> tuple[int, ...]:
+    result = []
+    for d in shape:
+        if isinstance(d, str) and d not in known:
+            example = "x".join(
+                "…" if e == "?" else str(known.get(e, e) if isinstance(e, str) else e) for e in shape
+            )
+            how = f"--shape {name}:{example}" if d == "?" else f"--dim {d}=… or --shape {name}:{example}"
+            called = "an unnamed size" if d == "?" else f"the size {d!r}"
+            raise UnsupportedError(f"input {name!r} has {called} that is not known; give it with {how}")
+        result.append(known[d] if isinstance(d, str) else d)
+    return tuple(result)
+
+
+def _value_type(name: str, value: np.ndarray, info: ValueInfoProto) -> TensorType:
+    dtype = onnx_dtype(info.type.tensor_type.elem_type, f"input {name!r}")
+    array = np.asarray(value)
+    if array.dtype != dtype.numpy:
+        raise InputError(f"the value given for input {name!r} is {array.dtype}, expected {dtype.numpy}")
+    return TensorType(dtype_of(array), array.shape)
+
+
+def check_declared(
+    infos: Sequence[ValueInfoProto],
+    kind: str,
+    inferred: Mapping[str, TensorType],
+    known: Mapping[str, int],
+    makers: Mapping[str, str],
+) -> None:
+    """ModelError where the model declares another dtype or fixed size than was inferred."""
+    for info in infos:
+        actual = inferred.get(info.name)
+        if actual is None:
+            continue
+        what = f"{makers.get(info.name, kind)}: {kind} {info.name!r}"
+        if info.type.WhichOneof("value") == "tensor_type" and info.type.tensor_type.elem_type not in (
+            0,
+            actual.dtype.code,
+        ):
+            dtype = onnx_dtype(info.type.tensor_type.elem_type, f"{kind} {info.name!r}")
+            raise ModelError(f"{what} is declared as {dtype}, but computes {actual}")
+        declared = declared_type(info, kind)
+        if declared is None:
+            continue
+        sizes = [known.get(d, d) if isinstance(d, str) else d for d in declared.shape]
+        same = [d == a for d, a in zip(sizes, actual.dims) if isinstance(d, int)]
+        if declared.rank != actual.rank or not all(same):
+            raise ModelError(f"{what} is declared as {declared}, but computes {actual}")
