@@ -70,7 +70,7 @@ def test_ncnn_names_the_layers_that_it_lacks():
         pytest.skip("ncnn is not installed")
     param = "7767517\n3 3\nInput in0 0 1 in0\n{} a 1 1 in0 1\nReLU r 1 1 1 out0\n"
     require_layers(param.format("Sigmoid"))
-    with pytest.raises(ToolError, match="ncnn lacks what pnnx made of this model: Gather$"):
+    with pytest.raises(ToolError, match=r"ncnn lacks what pnnx made of this model: Gather$"):
         require_layers(param.format("Gather"))
 
 
@@ -103,6 +103,30 @@ def test_open_dimensions_are_named():
     with pytest.raises(InputError, match="open: input 'x' has open dimensions"):
         network.input_shape("x")
     assert network.output_shape("y") is None
+
+
+def test_burnish_runs_through_the_compiler_that_it_is_handed():
+    class Context:
+        def __init__(self, threads):
+            self.threads = threads
+
+        def run(self, inputs):
+            return {"y": np.maximum(inputs["x"], 0) * self.threads}
+
+    class Module:
+        def context(self, threads):
+            return Context(threads)
+
+    def compile(model, *, threads):
+        assert model.graph.node[0].op_type == "Relu" and threads == 2
+        return Module()
+
+    peer = peers.Burnish(compile)
+    x = np.array([[-1.0, 3.0]], np.float32)
+    runner = peer.prepare(peers.Network("relu", relu((1, 2))), 2)
+    np.testing.assert_array_equal(runner.run({"x": x})["y"], [[0.0, 6.0]])
+    assert runner.time({"x": x}, 2) > 0
+    assert peer.subject and not peers.OnnxRuntime.subject
 
 
 def relu_tflite(shape) -> bytes:
