@@ -18,19 +18,20 @@ class BurnishRunner(Runner):
         self.names = network.output_names
 
     def bind(self, inputs: Arrays) -> Callable[[], object]:
-        arrays = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
-        run = self.context.run
-        return lambda: run(arrays)
+        for name, array in inputs.items():
+            self.context.bind_input(name, array)
+        return self.context.run
 
-    def outputs(self, result: Any) -> dict[str, np.ndarray]:
-        return {name: np.array(result[name]) for name in self.names}
+    def outputs(self, result: object) -> dict[str, np.ndarray]:
+        return {name: self.context.output(name).copy() for name in self.names}
 
     def close(self) -> None:
+        self.context.close()
         self.context = self.module = None
 
 
 class Burnish(Peer):
-    """`compile(model, threads=N)` is `burnish.pipeline.compile`, with the user's options bound."""
+    """`compile(model, threads=N)` gives a runtime Module: `burnish.pipeline.compile` with the user's options."""
 
     name = "burnish"
     packages = ("burnish",)

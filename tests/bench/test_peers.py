@@ -109,9 +109,21 @@ def test_burnish_runs_through_the_compiler_that_it_is_handed():
     class Context:
         def __init__(self, threads):
             self.threads = threads
+            self.closed = False
 
-        def run(self, inputs):
-            return {"y": np.maximum(inputs["x"], 0) * self.threads}
+        def bind_input(self, name, array):
+            assert name == "x"
+            self.x = array
+
+        def run(self):
+            self.y = np.maximum(self.x, 0) * self.threads
+
+        def output(self, name):
+            assert name == "y"
+            return self.y
+
+        def close(self):
+            self.closed = True
 
     class Module:
         def context(self, threads):
@@ -126,6 +138,9 @@ def test_burnish_runs_through_the_compiler_that_it_is_handed():
     runner = peer.prepare(peers.Network("relu", relu((1, 2))), 2)
     np.testing.assert_array_equal(runner.run({"x": x})["y"], [[0.0, 6.0]])
     assert runner.time({"x": x}, 2) > 0
+    context = runner.context
+    runner.close()
+    assert context.closed
     assert peer.subject and not peers.OnnxRuntime.subject
 
 
