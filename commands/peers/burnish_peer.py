@@ -31,7 +31,7 @@ class BurnishRunner(Runner):
 
 
 class Burnish(Peer):
-    """`compile(model, threads=N)` gives a runtime Module: `burnish.pipeline.compile` with the user's options."""
+    """`compile(model, threads=N)` gives a runtime Module: `pipeline.compile` with the user's options."""
 
     name = "burnish"
     packages = ("burnish",)
