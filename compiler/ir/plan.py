@@ -1,4 +1,4 @@
-"""Plan: what the runtime executes. Kernel calls in order over one arena, packed weights and the user's memory.
+"""Plan: what the runtime executes. Kernel calls in order over one arena, packed weights and user memory.
 
     plan   ::= header line* step*
     header ::= plan "NAME" target "TARGET" features "F,F" arena N weights N

@@ -1,0 +1,375 @@
+"""Modules from Python: a thin layer over burnish.h that passes the memory of numpy arrays without copying.
+
+module = open_module("resnet18.so")                   # or module_from_memory(…), just compiled
+outputs = module.run({"x": array}, threads=2)         # numpy arrays by name
+
+context = module.context(threads=2)                   # memory bound once, for the shortest call
+context.bind_input("x", array)
+context.run()
+scores = context.output("scores")
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from ctypes import byref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import InputError, InternalError, RunError
+from . import capi
+
+_DTYPES: dict[int, tuple[str, np.dtype]] = {
+    1: ("f32", np.dtype(np.float32)),
+    2: ("u8", np.dtype(np.uint8)),
+    3: ("i8", np.dtype(np.int8)),
+    4: ("u16", np.dtype(np.uint16)),
+    5: ("i16", np.dtype(np.int16)),
+    6: ("i32", np.dtype(np.int32)),
+    7: ("i64", np.dtype(np.int64)),
+    9: ("bool", np.dtype(np.bool_)),
+    10: ("f16", np.dtype(np.float16)),
+    11: ("f64", np.dtype(np.float64)),
+    12: ("u32", np.dtype(np.uint32)),
+    13: ("u64", np.dtype(np.uint64)),
+    16: ("bf16", np.dtype(ml_dtypes.bfloat16)),
+}
+"""ONNX's TensorProto.DataType → Burnish's name, numpy's dtype."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output of a module; memory is row-major without gaps."""
+
+    name: str
+    dtype: np.dtype
+    dtype_name: str  # "f32", "bf16", …
+    shape: tuple[int, ...]
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype_name}[{','.join(map(str, self.shape))}]"
+
+
+class StepInfo(NamedTuple):
+    """A step of a module's plan. `node` names the ONNX nodes that it computes."""
+
+    kernel: str
+    node: str
+    tasks: int
+    flops: int
+    bytes: int
+    gang: bool
+
+
+class StepTime(NamedTuple):
+    """What one step of a run took, in nanoseconds."""
+
+    kernel: str
+    node: str
+    ns: int
+
+
+def _raise(error: capi.Error, code: int) -> None:
+    message = error.message.decode("utf-8", "replace") or f"the runtime failed with code {code}"
+    if code > 0 or code in (capi.NO_MEMORY, capi.NO_THREAD):
+        raise RunError(message)
+    raise InternalError(message) if code == capi.BAD_PLAN else InputError(message)
+
+
+def _pointer(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _as_array(kind: str, info: TensorInfo, value: Any) -> np.ndarray:
+    """A contiguous array of exactly the expected type; copies only what is not contiguous or not aligned."""
+    if not isinstance(value, np.ndarray):
+        if isinstance(value, np.generic):
+            value = np.asarray(value)
+        elif hasattr(value, "__dlpack__"):
+            try:
+                value = np.from_dlpack(value)
+            except (BufferError, RuntimeError, TypeError, ValueError) as error:
+                raise InputError(f"{kind} {info.name!r}: numpy cannot take it by DLPack: {error}") from error
+        else:
+            raise InputError(f"{kind} {info.name!r}: expected an array {info}, found {type(value).__name__}")
+    if value.dtype != info.dtype or value.shape != info.shape:
+        shape = ",".join(map(str, value.shape))
+        raise InputError(f"{kind} {info.name!r}: expected {info}, found {value.dtype}[{shape}]")
+    if not (value.flags.c_contiguous and value.flags.aligned):
+        if kind == "output":
+            raise InputError(
+                f"output {info.name!r}: memory to bind must be contiguous; pass an array from np.empty"
+            )
+        value = np.require(value, requirements=["C", "A"])
+    return value
+
+
+def _destroy_context(destroy: Any, handle: Any, needed: Any) -> None:
+    """`needed` lives until here: what the context's memory refers to."""
+    destroy(handle)
+
+
+class _Memory:
+    """A context's memory for numpy; arrays of it keep the context alive."""
+
+    def __init__(self, context: Context, address: int, nbytes: int):
+        self.context = context
+        self.__array_interface__ = {
+            "data": (address, False),
+            "typestr": "|u1",
+            "shape": (nbytes,),
+            "version": 3,
+        }
+
+
+class Pool:
+    """Threads that contexts of any modules share; their runs take turns. `threads` counts the caller's."""
+
+    def __init__(self, threads: int = 0):
+        functions, error, handle = capi.library_functions(), capi.Error(), capi.Pointer()
+        code = functions.pool_create(threads, byref(handle), byref(error))
+        if code:
+            _raise(error, code)
+        self.handle = handle
+        weakref.finalize(self, functions.pool_destroy, handle)
+
+
+class Context:
+    """Memory and threads for one run at a time of a module. Made by Module.context."""
+
+    def __init__(self, module: Module, threads: int, pool: Pool | None):
+        self.module = module
+        self._keep: dict[tuple[str, str], np.ndarray] = {}
+        self._busy = threading.Lock()
+        error, handle = capi.Error(), capi.Pointer()
+        options = capi.Options(ctypes.sizeof(capi.Options), threads, pool.handle if pool else None)
+        f = self._functions = module._functions
+        code = f.create(module._api, byref(options), byref(handle), byref(error))
+        if code:
+            _raise(error, code)
+        self._handle = handle
+        self._run = f.run
+        weakref.finalize(self, _destroy_context, f.destroy, handle, (module._owner, pool))
+        self.threads: int = f.threads(handle)
+
+    def _check(self, code: int) -> None:
+        if code:
+            _raise(self._functions.last_error(self._handle).contents, code)
+
+    def _bind(self, kind: str, infos: Mapping[str, tuple[int, TensorInfo]], name: str, array: Any) -> None:
+        if name not in infos:
+            raise InputError(f"no {kind} {name!r}; {self.module.name} has {', '.join(infos) or 'none'}")
+        index, info = infos[name]
+        call = self._functions.bind_input if kind == "input" else self._functions.bind_output
+        if array is None:
+            self._check(call(self._handle, index, None, 0))
+            self._keep.pop((kind, name), None)
+            return
+        held = _as_array(kind, info, array)
+        self._check(call(self._handle, index, _pointer(held), info.nbytes))
+        self._keep[kind, name] = held
+
+    def bind_input(self, name: str, array: Any) -> None:
+        """From now on runs read `array`'s memory (or a copy now, if it is not contiguous); None unbinds."""
+        self._bind("input", self.module._inputs, name, array)
+
+    def bind_output(self, name: str, array: Any) -> None:
+        """From now on runs write into `array`, which must be contiguous and writable; None unbinds."""
+        if isinstance(array, np.ndarray) and not array.flags.writeable:
+            raise InputError(f"output {name!r}: the array to bind is read-only")
+        self._bind("output", self.module._outputs, name, array)
+
+    def bind(self, arrays: Mapping[str, Any]) -> None:
+        """Binds inputs and outputs by name; a name that is both means the input."""
+        for name, array in arrays.items():
+            if name in self.module._outputs and name not in self.module._inputs:
+                self.bind_output(name, array)
+            else:
+                self.bind_input(name, array)
+
+    def _view(self, kind: str, name: str) -> np.ndarray:
+        infos = self.module._inputs if kind == "input" else self.module._outputs
+        if name not in infos:
+            raise InputError(f"no {kind} {name!r}; {self.module.name} has {', '.join(infos) or 'none'}")
+        if (kind, name) in self._keep:
+            return self._keep[kind, name]
+        index, info = infos[name]
+        get = self._functions.input_data if kind == "input" else self._functions.output_data
+        address = get(self._handle, index)
+        if not address:
+            raise RunError(f"{kind} {name!r}: no memory for its {info.nbytes} bytes")
+        if not info.nbytes:
+            return np.empty(info.shape, info.dtype)
+        return np.asarray(_Memory(self, address, info.nbytes)).view(info.dtype).reshape(info.shape)
+
+    def input(self, name: str) -> np.ndarray:
+        """The memory that runs read: the bound array, else the context's own, zero at first."""
+        return self._view("input", name)
+
+    def output(self, name: str) -> np.ndarray:
+        """The memory that runs write; the next run overwrites it."""
+        return self._view("output", name)
+
+    def run(self) -> None:
+        """Runs once on the bound memory. RunError names the node that failed."""
+        if not self._busy.acquire(blocking=False):
+            raise InputError("this context is running in another thread; give each thread its own context")
+        try:
+            code = self._run(self._handle)
+        finally:
+            self._busy.release()
+        if code:
+            self._check(code)
+
+    def run_profiled(self) -> list[StepTime]:
+        """Runs once and says what each step took."""
+        steps = self.module.steps
+        times = (capi.Int64 * max(1, len(steps)))()
+        self._functions.profile(self._handle, times)
+        try:
+            self.run()
+        finally:
+            self._functions.profile(self._handle, None)
+        return [StepTime(s.kernel, s.node, ns) for s, ns in zip(steps, times)]
+
+
+class Module:
+    """A compiled model, ready to run. `run` may be called from several threads at once."""
+
+    def __init__(self, api: Any, owner: Any):
+        self._api = api
+        self._owner = owner
+        self._functions = f = capi.Functions(api)
+        self.name: str = f.name(api).decode("utf-8", "replace")
+        self.target: str = f.target(api).decode("utf-8", "replace")
+        self.inputs = tuple(self._describe(f.input, i) for i in range(f.input_count(api)))
+        self.outputs = tuple(self._describe(f.output, i) for i in range(f.output_count(api)))
+        self.steps = tuple(self._step(i) for i in range(f.step_count(api)))
+        self._inputs = {info.name: (i, info) for i, info in enumerate(self.inputs)}
+        self._outputs = {info.name: (i, info) for i, info in enumerate(self.outputs)}
+        self._idle: dict[int, list[Context]] = {}
+
+    def _describe(self, query: Any, index: int) -> TensorInfo:
+        tensor = capi.Tensor()
+        query(self._api, index, byref(tensor))
+        name, dtype = _DTYPES[tensor.dtype]
+        text = tensor.name.decode("utf-8", "replace")
+        return TensorInfo(text, dtype, name, tuple(tensor.shape[: tensor.rank]), tensor.nbytes)
+
+    def _step(self, index: int) -> StepInfo:
+        step = capi.Step()
+        self._functions.step(self._api, index, byref(step))
+        kernel, node = (s.decode("utf-8", "replace") for s in (step.kernel, step.node))
+        return StepInfo(kernel, node, step.tasks, step.flops, step.bytes, bool(step.gang))
+
+    def context(self, threads: int = 1, pool: Pool | None = None) -> Context:
+        """A context with its own threads (0: one per available CPU), or with those of `pool`."""
+        return Context(self, threads, pool)
+
+    def _bound(self, context: Context, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Binds every input, and a new array for every output; the outputs."""
+        if feeds.keys() != self._inputs.keys():
+            missing = [n for n in self._inputs if n not in feeds]
+            unknown = [n for n in feeds if n not in self._inputs]
+            found = [f"missing {', '.join(missing)}"] * bool(missing) + [
+                f"unknown {', '.join(unknown)}"
+            ] * bool(unknown)
+            expected = ", ".join(map(str, self.inputs)) or "no inputs"
+            raise InputError(f"{self.name}: {' and '.join(found)}; expected {expected}")
+        for name, value in feeds.items():
+            context.bind_input(name, value)
+        outputs = {}
+        for info in self.outputs:
+            outputs[info.name] = np.empty(info.shape, info.dtype)
+            context.bind_output(info.name, outputs[info.name])
+        return outputs
+
+    def run(self, feeds: Mapping[str, Any], threads: int = 1) -> dict[str, np.ndarray]:
+        """Outputs by name for inputs by name: numpy arrays or anything with DLPack, in CPU memory.
+
+        InputError names an input that is missing or has the wrong dtype or shape, RunError the failed node.
+        """
+        idle = self._idle.setdefault(threads, [])
+        try:
+            context = idle.pop()
+        except IndexError:
+            context = self.context(threads)
+        try:
+            outputs = self._bound(context, feeds)
+            context.run()
+            return outputs
+        finally:
+            context._keep.clear()
+            idle.append(context)
+
+    def run_profiled(self, feeds: Mapping[str, Any], threads: int = 1) -> list[StepTime]:
+        """What each step of one run took; the first run of new memory is slower than the following ones."""
+        context = self.context(threads)
+        self._bound(context, feeds)
+        context.run()
+        return context.run_profiled()
+
+
+class _Owner:
+    """Keeps a module's code and data until the last context of it is gone."""
+
+    def __init__(self, keep: Any, close: Any, handle: Any):
+        self.keep = keep
+        weakref.finalize(self, close, handle)
+
+
+def open_module(path: str | Path, verify_digest: bool = False) -> Module:
+    """The module of a .so file; InputError if it is not one, is damaged, or needs another CPU."""
+    error, file, library = capi.Error(), capi.File(), capi.library()
+    options = capi.OpenOptions(ctypes.sizeof(capi.OpenOptions), int(verify_digest))
+    code = library.burnish_open(os.fsencode(path), byref(options), byref(file), byref(error))
+    if code:
+        _raise(error, code)
+    return Module(file.api, _Owner(None, library.burnish_close, file))
+
+
+def _aligned(weights: np.ndarray | bytes | None) -> np.ndarray:
+    """The bytes of `weights`, in place if aligned to 64 bytes, else copied."""
+    if weights is None or len(weights) == 0:
+        return np.zeros(0, np.uint8)
+    if isinstance(weights, np.ndarray):
+        data = np.ascontiguousarray(weights).reshape(-1).view(np.uint8)
+    else:
+        data = np.frombuffer(weights, np.uint8)
+    if _pointer(data) % 64 == 0:
+        return data
+    room = np.empty(data.nbytes + 64, np.uint8)
+    start = -_pointer(room) % 64
+    room[start : start + data.nbytes] = data
+    return room[start : start + data.nbytes]
+
+
+def module_from_memory(
+    plan: bytes,
+    kernel_addresses: Sequence[int],
+    weights: np.ndarray | bytes | None = None,
+    keepalive: Any = None,
+) -> Module:
+    """A module of kernels that lie in this process, in the order of the plan's kernel table.
+
+    `weights` are used in place where they are aligned to 64 bytes. `keepalive` owns the kernels' code.
+    """
+    data = _aligned(weights)
+    addresses = (capi.Pointer * max(1, len(kernel_addresses)))(*kernel_addresses)
+    error, api, library = capi.Error(), capi.ApiPointer(), capi.library()
+    code = library.burnish_module_create(
+        *(plan, len(plan), _pointer(data), data.nbytes),
+        *(addresses, len(kernel_addresses), byref(api), byref(error)),
+    )
+    if code:
+        _raise(error, code)
+    return Module(api, _Owner((data, keepalive), library.burnish_module_destroy, api))

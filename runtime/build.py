@@ -1,0 +1,341 @@
+"""Builds the C runtime with the system's compiler, and links modules with it.
+
+The runtime is compiled once per compiler and source version into the user's cache folder. A module is the
+runtime's objects, the kernels' objects, and plan and weights by `.incbin`; the same inputs, compiler and
+linker give the same bytes. docs/module-format.md describes the file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import platformdirs
+from filelock import FileLock
+
+from ..errors import InputError, InternalError, ToolError
+
+HERE = Path(__file__).parent
+CORE = ("plan", "pool", "executor", "context", "module")  # in every module
+LIBRARY_ONLY = ("memory", "open")  # also in the library of this package
+_FLAGS = ("-std=c11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fno-ident", "-ffunction-sections")
+_PLAN_HEADER = struct.Struct("<8sII4Q10I")
+_TRAILER = struct.Struct("<32s392s48sIIQQ")
+_MODULE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler that also links: its command and what it calls itself."""
+
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def is_zig(self) -> bool:
+        return "ziglang" in self.command
+
+
+def include_dir() -> Path:
+    """The folder of burnish.h."""
+    return HERE / "include"
+
+
+def source_dir() -> Path:
+    """The folder of open.c and of the runtime's other sources."""
+    return HERE / "src"
+
+
+def cache_dir() -> Path:
+    """BURNISH_CACHE_DIR, else the user's cache folder for Burnish."""
+    return Path(os.environ.get("BURNISH_CACHE_DIR") or platformdirs.user_cache_path("burnish"))
+
+
+def _run(command: Sequence[str], cwd: Path, what: str) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, errors="replace"
+        )
+    except OSError as error:
+        raise ToolError(f"{what}: cannot start {command[0]}: {error.strerror}") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower() or "undefined" in line] or lines
+        detail = (errors or [f"exit code {done.returncode}"])[0].strip()
+        raise ToolError(f"{what}: {Path(command[0]).name} failed: {detail}")
+
+
+@lru_cache(maxsize=8)
+def _identify(command: tuple[str, ...]) -> str | None:
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def find_compiler() -> Compiler:
+    """$CC, cc, gcc, clang, or the ziglang package, whichever answers first; ToolError if none does."""
+    candidates = [tuple(shlex.split(os.environ["CC"]))] if os.environ.get("CC") else []
+    candidates += [("cc",), ("gcc",), ("clang",)] if not candidates else []
+    if not os.environ.get("CC") and importlib.util.find_spec("ziglang"):
+        candidates.append((sys.executable, "-m", "ziglang", "cc"))
+    for command in candidates:
+        version = _identify(command)
+        if version:
+            return Compiler(command, version)
+    if os.environ.get("CC"):
+        raise ToolError(
+            f"the C compiler {os.environ['CC']!r} of the variable CC does not run; correct or unset CC"
+        )
+    raise ToolError("no C compiler found; install gcc or clang, or run: pip install ziglang")
+
+
+def _key(compiler: Compiler) -> str:
+    digest = hashlib.sha256(repr((compiler.command, compiler.version, _FLAGS)).encode())
+    for path in sorted([*source_dir().glob("*.[ch]"), *include_dir().glob("*.h")]):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _compile(compiler: Compiler, source: str, flags: Sequence[str], cwd: Path) -> None:
+    """src/<source>.c → <source>.o in `cwd`."""
+    maps = [f"-ffile-prefix-map={HERE}=runtime", f"-ffile-prefix-map={cwd}=."]
+    includes = [f"-I{include_dir()}", f"-I{source_dir()}"]
+    path = str(source_dir() / f"{source}.c")
+    command = [*compiler.command, *_FLAGS, *flags, *maps, *includes, "-c", path, "-o", f"{source}.o"]
+    _run(command, cwd, f"compiling the runtime's {source}.c")
+
+
+@lru_cache(maxsize=8)
+def _built(compiler: Compiler) -> Path:
+    """The cache folder with the runtime's objects and library."""
+    root = cache_dir() / "runtime"
+    folder = root / _key(compiler)
+    if (folder / "libburnish.so").exists():
+        return folder
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(str(root / "lock"))
+        with lock, tempfile.TemporaryDirectory(dir=root) as name:
+            if (folder / "libburnish.so").exists():
+                return folder
+            build = Path(name)
+            for source in CORE:
+                _compile(compiler, source, ["-fvisibility=hidden"], build)
+            for source in LIBRARY_ONLY:
+                _compile(compiler, source, [], build)
+            objects = [f"{source}.o" for source in CORE + LIBRARY_ONLY]
+            link = [
+                "-shared",
+                "-pthread",
+                "-Wl,-s",
+                "-Wl,--build-id=none",
+                "-o",
+                "libburnish.so",
+                *objects,
+                "-ldl",
+            ]
+            _run([*compiler.command, *link], build, "linking the runtime")
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(build, build / "done")
+            os.replace(build / "done", folder)
+    except OSError as error:
+        raise ToolError(f"cannot write to the cache folder {root}: {error.strerror}") from error
+    return folder
+
+
+def runtime_library() -> Path:
+    """The shared library that runs modules inside of this process; built on first use."""
+    return _built(find_compiler()) / "libburnish.so"
+
+
+def runtime_objects() -> list[Path]:
+    """The object files that every module contains."""
+    folder = _built(find_compiler())
+    return [folder / f"{source}.o" for source in CORE]
+
+
+def checksum(data: bytes) -> int:
+    """The fast checksum of module files (src/checksum.h)."""
+    function = ctypes.CDLL(str(runtime_library())).burnish_checksum_of
+    function.restype, function.argtypes = ctypes.c_uint64, [ctypes.c_char_p, ctypes.c_uint64]
+    return function(data, len(data))
+
+
+def plan_facts(blob: bytes) -> tuple[str, tuple[str, ...], int]:
+    """Target, CPU features and number of kernels of an encoded plan."""
+    if len(blob) < _PLAN_HEADER.size or blob[:8] != b"BURNPLAN":
+        raise InternalError("the plan to link does not begin with BURNPLAN")
+    kernels, features, _, _, _, string_bytes, _, target = _PLAN_HEADER.unpack_from(blob)[9:17]
+    strings = blob[len(blob) - string_bytes :]
+
+    def text(offset: int) -> str:
+        return strings[offset : strings.index(b"\0", offset)].decode("utf-8", "replace")
+
+    offsets = struct.unpack_from(f"<{features}I", blob, len(blob) - string_bytes - 4 * features)
+    return text(target), tuple(text(o) for o in offsets), kernels
+
+
+_MODULE_C = """#include "api.h"
+
+#define HIDDEN __attribute__((visibility("hidden")))
+
+#define DATA(name, alignment, file)                                                     \\
+  __asm__(".pushsection .rodata\\n.balign " alignment "\\n.globl " name "\\n.hidden " name \\
+          "\\n" name ":\\n.incbin \\"" file "\\"\\n.byte 0\\n.popsection\\n")
+DATA("burnish_plan_data", "64", "plan.bin");
+DATA("burnish_weights_data", "4096", "weights.bin");
+
+extern HIDDEN const unsigned char burnish_plan_data[], burnish_weights_data[];
+{declarations}
+static const burnish_kernel kernels[] = {{{names}0}};
+static const burnish_image image = {{burnish_plan_data, {plan_bytes}u, burnish_weights_data, {weights_bytes}u,
+                                    kernels, {kernel_count}u}};
+extern __attribute__((visibility("default"))) const burnish_api {symbol};
+const burnish_api {symbol} = BURNISH_TABLE(&image);
+"""
+
+
+def _write_parts(
+    folder: Path,
+    objects: Sequence[bytes],
+    plan: bytes,
+    weights: Path | bytes | None,
+    kernels: Sequence[str],
+    symbol: str,
+) -> list[str]:
+    """Everything that the linker needs, in `folder`; the names of the kernels' objects."""
+    for name in kernels:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise InternalError(f"the kernel name {name!r} is no C identifier")
+    (folder / "plan.bin").write_bytes(plan)
+    if isinstance(weights, Path):
+        (folder / "weights.bin").symlink_to(weights.resolve())
+    else:
+        (folder / "weights.bin").write_bytes(weights or b"")
+    source = _MODULE_C.format(
+        declarations="\n".join(
+            f"int32_t {k}(const burnish_call *, int64_t, int64_t, int32_t);" for k in kernels
+        ),
+        names="".join(f"{k}, " for k in kernels),
+        plan_bytes=len(plan),
+        weights_bytes=(folder / "weights.bin").stat().st_size,
+        kernel_count=len(kernels),
+        symbol=symbol,
+    )
+    (folder / "module.c").write_text(source)
+    names = [f"kernels{i}.o" for i in range(len(objects))]
+    for name, data in zip(names, objects):
+        (folder / name).write_bytes(data)
+    return names
+
+
+def _trailer(path: Path, target: str, features: Sequence[str]) -> bytes:
+    """What docs/module-format.md says follows the shared object at `path`."""
+    data = path.read_bytes()
+    names = " ".join(features).encode()
+    if len(names) >= 392:
+        raise InternalError(f"the CPU feature names take {len(names)} bytes, expected at most 391")
+    size = len(data) + 512
+    label = target.encode()[:47]
+    body = _TRAILER.pack(hashlib.sha256(data).digest(), names, label, _MODULE_VERSION, 512, size, 0)
+    return body + struct.pack("<Q8s", checksum(data + body), b"BURNISHM")
+
+
+def _link_shared(compiler: Compiler, folder: Path, objects: Sequence[str]) -> Path:
+    (folder / "exports.map").write_text("{ global: burnish_module; local: *; };\n")
+    flags = ["-shared", "-pthread", "-Wl,-s", "-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,-z,defs"]
+    flags += ["-Wl,-z,noexecstack", "-Wl,--version-script=exports.map", "-Wl,-soname=burnish_module"]
+    command = [*compiler.command, *flags, "-o", "module.out", *objects, "-Wl,--as-needed", "-lm"]
+    _run(command, folder, "linking the module")
+    target, features, _ = plan_facts((folder / "plan.bin").read_bytes())
+    output = folder / "module.out"
+    tail = _trailer(output, target, features)
+    with output.open("ab") as file:
+        file.write(tail)
+    return output
+
+
+def _link_archive(compiler: Compiler, folder: Path, objects: Sequence[str], symbol: str) -> Path:
+    """One relocatable object that shows only `symbol`, so that several archives fit into one application."""
+    objcopy = shutil.which("objcopy") or shutil.which("llvm-objcopy")
+    archiver = shutil.which("ar") or shutil.which("llvm-ar")
+    if not objcopy or not archiver:
+        raise ToolError("linking an archive needs objcopy and ar; install binutils or llvm, or ask for a .so")
+    _run([*compiler.command, "-r", "-nostdlib", "-o", "all.o", *objects], folder, "linking the module")
+    keep = [f"--keep-global-symbol={symbol}", "--strip-unneeded"]
+    _run([objcopy, *keep, "all.o", "module.o"], folder, "hiding the module's symbols")
+    _run([archiver, "rcD", "module.out", "module.o"], folder, "archiving the module")
+    return folder / "module.out"
+
+
+def _publish(made: Path, out: Path) -> None:
+    """Moves `made` to `out` in one step, so that nobody sees half a file."""
+    descriptor, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as target, made.open("rb") as source:
+            shutil.copyfileobj(source, target, 1 << 20)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o755 & ~umask if out.suffix == ".so" else 0o644 & ~umask)
+        os.replace(name, out)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def link_module(
+    objects: Sequence[bytes],
+    plan: bytes,
+    weights: Path | bytes | None,
+    kernels: Sequence[str],
+    out: Path,
+    kind: str = "so",
+) -> None:
+    """Writes a module: `kind` "so" is one loadable file; "a" is an archive, with a header OUT.h beside it.
+
+    `objects` are relocatable object files (position-independent) that define the symbols `kernels`, listed in
+    the order of the plan's kernel table. InputError if `out` cannot be written, ToolError if linking fails.
+    """
+    if kind not in ("so", "a"):
+        raise InputError(f"module kind {kind!r}: expected 'so' or 'a'")
+    if plan_facts(plan)[2] != len(kernels):
+        raise InternalError(f"the plan has {plan_facts(plan)[2]} kernels, but {len(kernels)} are given")
+    compiler = find_compiler()
+    symbol = "burnish_module" if kind == "so" else "burnish_" + re.sub(r"\W", "_", out.stem, flags=re.ASCII)
+    with tempfile.TemporaryDirectory(prefix="burnish-") as name:
+        folder = Path(name)
+        parts = _write_parts(folder, objects, plan, weights, kernels, symbol)
+        includes = [f"-I{include_dir()}", f"-I{source_dir()}", "-fvisibility=hidden"]
+        command = [*compiler.command, *_FLAGS, *includes, "-c", "module.c", "-o", "module_table.o"]
+        _run(command, folder, "assembling the module")
+        everything = ["module_table.o", *parts, *map(str, runtime_objects())]
+        try:
+            if kind == "so":
+                _publish(_link_shared(compiler, folder, everything), out)
+                return
+            made = _link_archive(compiler, folder, everything, symbol)
+            header = folder / "module.h"
+            public = (include_dir() / "burnish.h").read_text()
+            header.write_text(
+                f'{public}\n#ifdef __cplusplus\nextern "C"\n#endif\nextern const burnish_api {symbol};\n'
+            )
+            _publish(made, out)
+            _publish(header, out.with_suffix(".h"))
+        except OSError as error:
+            raise InputError(f"cannot write {out}: {error.strerror}") from error

@@ -1,0 +1,68 @@
+/* One run's memory and state, shared by context.c (memory, bindings) and executor.c (running). */
+#ifndef BURNISH_CONTEXT_H
+#define BURNISH_CONTEXT_H
+
+#include "plan.h"
+#include "pool.h"
+
+/* Where memory lives and who runs a plan on it. */
+typedef struct burnish_device {
+  const char *name;
+  void *(*allocate)(uint64_t bytes); /* zeroed, 64-byte aligned; NULL if there is none */
+  void (*release)(void *memory);
+  int32_t (*run)(burnish_context *context);
+} burnish_device;
+
+extern const burnish_device burnish_cpu;
+
+/* The user's or the context's own memory of one input or output. */
+typedef struct io_slot {
+  void *bound, *own;
+} io_slot;
+
+/* A worker's share of a step's tasks, cut into chunks: the number of the step's dealing << 16 | chunks taken. */
+typedef struct share {
+  _Alignas(128) _Atomic uint64_t taken;
+  uint64_t seen; /* the worker's own: what it last saw in `open` */
+} share;
+
+typedef struct gang_barrier {
+  _Alignas(128) _Atomic int32_t arrived;
+  _Alignas(128) _Atomic uint32_t phase;
+} gang_barrier;
+
+struct burnish_context {
+  const burnish_image *image;
+  const burnish_device *device;
+  plan_view plan;
+  burnish_pool *pool; /* NULL with one thread */
+  int owns_pool;
+  int32_t threads;
+  unsigned char *memory; /* arena, then scratch of each worker */
+  uint64_t scratch_at;
+  io_slot *ios; /* inputs, then outputs */
+  void **buffers; /* by argument number */
+  burnish_call *calls; /* by step */
+  int stale;           /* a binding changed since `buffers` was filled */
+  int64_t *nanoseconds; /* the user's, by step, or NULL */
+  burnish_error error;
+
+  share *shares; /* by worker */
+  gang_barrier *gang;
+  uint64_t dealing; /* number of the latest dealing; only the caller's */
+  _Alignas(128) _Atomic uint64_t open; /* the step being dealt: dealing << 24 | step, or STEP_NONE, STEP_OVER */
+  _Alignas(128) _Atomic int64_t completed; /* tasks of this dealing that are done */
+  _Atomic int32_t ready; /* gang: workers that have come */
+  _Atomic uint64_t failure; /* first error: step + 1 << 32 | code */
+};
+
+#define STEP_BITS 24
+#define STEP_OVER (((uint32_t)1 << STEP_BITS) - 1)
+#define STEP_NONE (STEP_OVER - 1)
+
+void burnish_gang_wait(const burnish_call *call, int32_t worker);
+
+/* Fills `buffers` from the bindings, giving own memory where nothing is bound. */
+int32_t burnish_context_resolve(burnish_context *context);
+
+#endif

@@ -1,0 +1,145 @@
+/* Opens module files. Stands alone: an application compiles this file (with -ldl where libc needs it). */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "burnish.h"
+#include "checksum.h"
+#include "cpu.h"
+#include "digest.h"
+
+#define MODULE_VERSION 1u
+
+/* The last bytes of a module file, after the shared object itself; docs/module-format.md. */
+typedef struct trailer {
+  unsigned char sha256[32]; /* of all bytes before the trailer */
+  char features[392];       /* names separated by spaces, padded by zeros */
+  char target[48];
+  uint32_t version, trailer_bytes;
+  uint64_t file_bytes, reserved;
+  uint64_t checksum; /* of all bytes before this field */
+  char magic[8];
+} trailer;
+
+_Static_assert(sizeof(trailer) == 512, "module format");
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+static int32_t fail(burnish_error *error, int32_t code, const char *format, ...) {
+  if (error) {
+    va_list arguments;
+    error->code = code;
+    error->step = -1;
+    va_start(arguments, format);
+    vsnprintf(error->message, sizeof error->message, format, arguments);
+    va_end(arguments);
+  }
+  return code;
+}
+
+static int32_t check_cpu(const char *path, trailer *t, burnish_error *error) {
+  char *state = NULL;
+  t->features[sizeof t->features - 1] = t->target[sizeof t->target - 1] = 0;
+  for (char *f = strtok_r(t->features, " ", &state); f; f = strtok_r(NULL, " ", &state))
+    if (!cpu_has(f))
+      return fail(error, BURNISH_BAD_CPU,
+                  "%.200s: compiled for %s, but this CPU lacks %s; compile the model for this machine", path,
+                  t->target, f);
+  return BURNISH_OK;
+}
+
+static int32_t check_bytes(const char *path, const unsigned char *data, uint64_t bytes, int digest,
+                           burnish_error *error) {
+  trailer t;
+  unsigned char sha256[32];
+  memcpy(&t, data + bytes - sizeof t, sizeof t);
+  if (memcmp(t.magic, "BURNISHM", 8) || t.trailer_bytes != sizeof t)
+    return fail(error, BURNISH_NOT_A_MODULE, "%.200s: not a Burnish module, cut short, or stripped", path);
+  if (t.version != MODULE_VERSION)
+    return fail(error, BURNISH_BAD_VERSION,
+                "%.200s: has module format %u, this opener reads %u; compile the model again", path, t.version,
+                MODULE_VERSION);
+  if (t.file_bytes != bytes)
+    return fail(error, BURNISH_NOT_A_MODULE, "%.200s: has %llu bytes, expected %llu; copy it again", path,
+                (unsigned long long)bytes, (unsigned long long)t.file_bytes);
+  if (t.checksum != burnish_checksum(data, bytes - 16))
+    return fail(error, BURNISH_BAD_CHECKSUM, "%.200s: its checksum is wrong, so it was damaged; copy it again", path);
+  if (digest) {
+    burnish_sha256(data, bytes - sizeof t, sha256);
+    if (memcmp(sha256, t.sha256, sizeof sha256))
+      return fail(error, BURNISH_BAD_CHECKSUM, "%.200s: its SHA-256 digest is wrong, so it was changed", path);
+  }
+  return check_cpu(path, &t, error);
+}
+
+static int32_t check_file(const char *path, int digest, burnish_error *error) {
+  struct stat status;
+  int32_t result;
+  int flags = MAP_PRIVATE;
+#if defined(MAP_POPULATE)
+  flags |= MAP_POPULATE;
+#endif
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0 || fstat(file, &status)) {
+    result = fail(error, BURNISH_BAD_FILE, "%.200s: cannot open: %s", path, strerror(errno));
+  } else if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size <= sizeof(trailer)) {
+    result = fail(error, BURNISH_NOT_A_MODULE, "%.200s: not a Burnish module", path);
+  } else {
+    size_t bytes = (size_t)status.st_size;
+    void *data = mmap(NULL, bytes, PROT_READ, flags, file, 0);
+    if (data == MAP_FAILED) {
+      result = fail(error, BURNISH_BAD_FILE, "%.200s: cannot map: %s", path, strerror(errno));
+    } else {
+      result = check_bytes(path, data, bytes, digest, error);
+      munmap(data, bytes);
+    }
+  }
+  if (file >= 0) close(file);
+  return result;
+}
+
+static int32_t load(const char *path, burnish_file *file, burnish_error *error) {
+  char here[4096];
+  if (!strchr(path, '/')) { /* else the loader would search its own folders */
+    snprintf(here, sizeof here, "./%s", path);
+    path = here;
+  }
+  file->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!file->handle) {
+    const char *reason = dlerror();
+    return fail(error, BURNISH_BAD_LOAD, "%.200s: cannot load: %.200s", path, reason ? reason : "unknown reason");
+  }
+  file->api = dlsym(file->handle, "burnish_module");
+  if (!file->api || file->api->magic != BURNISH_API_MAGIC)
+    return fail(error, BURNISH_NOT_A_MODULE, "%.200s: exports no burnish_module", path);
+  if (file->api->version != BURNISH_API_VERSION || file->api->size < sizeof(burnish_api))
+    return fail(error, BURNISH_BAD_VERSION, "%.200s: has function table %u, expected %u; compile the model again", path,
+                file->api->version, BURNISH_API_VERSION);
+  return file->api->check(file->api, error);
+}
+
+int32_t burnish_open(const char *path, const burnish_open_options *options, burnish_file *file, burnish_error *error) {
+  int32_t status;
+  if (!path || !file || (options && options->size < sizeof *options))
+    return fail(error, BURNISH_BAD_ARGUMENT, "burnish_open: `path` and `file` must be given, and `size` set");
+  file->api = NULL;
+  file->handle = NULL;
+  status = check_file(path, options && options->verify_digest, error);
+  if (!status) status = load(path, file, error);
+  if (status) burnish_close(file);
+  return status;
+}
+
+void burnish_close(burnish_file *file) {
+  if (file->handle) dlclose(file->handle);
+  file->api = NULL;
+  file->handle = NULL;
+}
