@@ -50,9 +50,9 @@ class _Evaluator:
             case Load(tensor=t, index=index):
                 return _load(self.tensors[t], [self(i, scope) for i in index], scope.mask)
             case Binary(op=op, a=a, b=b):
-                return _binary(op, self(a, scope), self(b, scope))
+                return apply_binary(op, self(a, scope), self(b, scope))
             case Call(op=op, args=args):
-                return _call(op, [self(a, scope) for a in args], scope.mask)
+                return apply_call(op, [self(a, scope) for a in args], scope.mask)
             case Select():
                 return self.select(e, scope)
             case Cast(value=v, type=t):
@@ -117,7 +117,7 @@ def _round_to_odd(x: Array) -> Array:
     return np.where(bits % 2 == 0, bits + step, bits).astype(np.int32).view(np.float32)
 
 
-def _binary(op: str, a: Array, b: Array) -> Array:
+def apply_binary(op: str, a: Array, b: Array) -> Array:
     if op in COMPARE:
         return np.asarray(COMPARE[op](a, b))
     is_float = a.dtype.kind not in "iub"
@@ -131,6 +131,8 @@ def _binary(op: str, a: Array, b: Array) -> Array:
                 return a & b if a.dtype == np.bool_ else a * b
             case "div" if is_float:
                 return a / b
+            case "rem" if is_float:
+                return np.fmod(a, b)
             case "div" | "rem":
                 return _truncated(op, a, b)
             case "floordiv":
@@ -190,7 +192,7 @@ _CALLS: dict[str, Callable[..., Array]] = {
 }  # fmt: skip
 
 
-def _call(op: str, args: list[Array], mask: Array | None) -> Array:
+def apply_call(op: str, args: list[Array], mask: Array | None) -> Array:
     with np.errstate(all="ignore"):
         if op == "fma":
             a, b, c = args
