@@ -10,7 +10,8 @@ import numpy as np
 from ...compiler.ir.graph import Node
 from ...compiler.ir.types import TensorType, dtype_of
 from ...compiler.ops.base import Decomposer, Op
-from ...errors import BurnishError, InternalError, ModelError
+from ...compiler.ops.evaluate import evaluate
+from ...errors import ModelError
 from .external_data import checked_bytes
 
 EAGER_BYTES = 1 << 20
@@ -115,23 +116,3 @@ class GraphBuilder(Decomposer):
             elif current not in self.constants:
                 found.append(current)
         return tuple(found)
-
-
-def evaluate(
-    node: Node, arrays: Sequence[np.ndarray | None], types: dict[str, TensorType]
-) -> list[np.ndarray] | None:
-    """The outputs by the operator's reference; None if it reports an error, which then belongs to the run."""
-    try:
-        with np.errstate(all="ignore"):
-            results = node.op.reference(*arrays)
-    except (BurnishError, ValueError, IndexError, ArithmeticError):
-        return None
-    contiguous = [np.array(r, order="C", copy=None) for r in results]
-    for name, array in zip(node.outputs, contiguous, strict=True):
-        type = types[name]
-        if array.dtype != type.dtype.numpy or array.shape != type.dims:
-            raise InternalError(
-                f"node {node.name!r} ({node.op.name}): the reference gives {array.dtype}{list(array.shape)}, "
-                f"but {type} is inferred"
-            )
-    return contiguous
