@@ -40,7 +40,7 @@ class Op:
     def attributes(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
-    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+    def infer(self, *inputs: Any) -> tuple[TensorType, ...]:
         """Types of the outputs (layout None); ModelError when the inputs do not fit."""
         raise NotImplementedError
 
@@ -48,14 +48,14 @@ class Op:
         """The outputs in numpy, in the dtypes that `infer` says: the definition, never used for speed."""
         raise NotImplementedError
 
-    def compute(self, b: ExprBuilder, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+    def compute(self, b: ExprBuilder, *inputs: Any) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
         """A loop program whose params are the present inputs, then the outputs, all plain row-major."""
         raise NotImplementedError
 
-    def decompose(self, g: Decomposer, *inputs: str | None) -> tuple[str, ...]:
+    def decompose(self, g: Decomposer, *inputs: Any) -> tuple[str, ...]:
         """Adds smaller operators to `g` and returns the names of the values that replace the outputs."""
         raise NotImplementedError
 

@@ -33,14 +33,23 @@ CASES = [
     *(Case(LpPool(*w), (f"f32[{shape}]",), widen=4) for *w, shape in WINDOWS),
     Case(LpPool(*WINDOWS[2][:-1], 1), ("f32[2,5,11,13]",), widen=4),
     Case(LpPool(*WINDOWS[2][:-1], 3), ("f32[2,5,11,13]",), widen=4),
-    *(Case(MaxPool(*WINDOWS[4][:-1]), (f"{t}[1,3,8,10]",), low=-128, high=127) for t in ("i8", "u8", "f16", "bf16", "f64")),
+    *(
+        Case(MaxPool(*WINDOWS[4][:-1]), (f"{t}[1,3,8,10]",), low=-128, high=127)
+        for t in ("i8", "u8", "f16", "bf16", "f64")
+    ),
     Case(MaxPool(*WINDOWS[4][:-1], 1, True), ("i8[2,3,8,10]",), "ties", low=0, high=3),
     Case(MaxPool(*WINDOWS[7][:-1], 1, True), ("f32[1,2,4,6,7]",)),
     *(Case(AveragePool(*WINDOWS[4][:-1]), (f"{t}[1,3,8,10]",), widen=4) for t in ("f16", "bf16", "f64")),
     *(
         Case(op, (f"{t}[{shape}]",), widen=10)
         for op in (GlobalAveragePool(), GlobalMaxPool(), GlobalLpPool(2), GlobalLpPool(1), GlobalLpPool(3))
-        for t, shape in (("f32", "2,5,7,9"), ("f32", "1,1,1"), ("f16", "1,3,5,4"), ("f64", "1,3,2,3,4"), ("f32", "0,3,4,4"))
+        for t, shape in (
+            ("f32", "2,5,7,9"),
+            ("f32", "1,1,1"),
+            ("f16", "1,3,5,4"),
+            ("f64", "1,3,2,3,4"),
+            ("f32", "0,3,4,4"),
+        )
     ),
     Case(GlobalMaxPool(), ("f32[2,3]",), "no spatial axes"),
-]  # fmt: skip
+]

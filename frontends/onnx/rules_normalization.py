@@ -1,0 +1,64 @@
+"""Import of normalisations."""
+
+from __future__ import annotations
+
+from ...compiler.ir.types import dtype_by_code
+from ...compiler.ops.normalization import (
+    LRN,
+    BatchNormalization,
+    GroupNormalization,
+    LayerNormalization,
+    LpNormalization,
+    MeanVarianceNormalization,
+    RMSNormalization,
+)
+from .registry import NodeContext, onnx
+
+
+@onnx("BatchNormalization")
+def batch_normalization(c: NodeContext, x: str, *params: str) -> tuple[str, ...]:
+    if c.attr("training_mode", 0):
+        raise c.unsupported("training_mode", "export the model for inference")
+    if any(c.wants(output) for output in range(1, c.output_count)):
+        raise c.unsupported("more than one output", "export the model for inference")
+    if not c.attr("spatial", 1):
+        raise c.unsupported("spatial=0", "export the model with a newer opset")
+    return c.emit(BatchNormalization(c.attr("epsilon", 1e-5)), x, *params)
+
+
+@onnx("InstanceNormalization")
+def instance_normalization(c: NodeContext, x: str, scale: str, bias: str) -> tuple[str, ...]:
+    channels = c.type(x).dims[1]
+    return c.emit(GroupNormalization(max(channels, 1), c.attr("epsilon", 1e-5)), x, scale, bias)
+
+
+@onnx("GroupNormalization", since=18)
+def group_normalization(c: NodeContext, x: str, scale: str, bias: str) -> tuple[str, ...]:
+    return c.emit(GroupNormalization(c.required("num_groups"), c.attr("epsilon", 1e-5)), x, scale, bias)
+
+
+@onnx("LayerNormalization", since=17)
+def layer_normalization(c: NodeContext, x: str, scale: str, bias: str | None = None) -> tuple[str, ...]:
+    statistics = dtype_by_code(c.attr("stash_type", 1)).name if c.wants(1) or c.wants(2) else ""
+    return c.emit(LayerNormalization(c.attr("axis", -1), c.attr("epsilon", 1e-5), statistics), x, scale, bias)
+
+
+@onnx("RMSNormalization", since=23)
+def rms_normalization(c: NodeContext, x: str, scale: str) -> tuple[str, ...]:
+    return c.emit(RMSNormalization(c.attr("axis", -1), c.attr("epsilon", 1e-5)), x, scale)
+
+
+@onnx("MeanVarianceNormalization", since=9)
+def mean_variance_normalization(c: NodeContext, x: str) -> tuple[str, ...]:
+    return c.emit(MeanVarianceNormalization(tuple(c.attr("axes", (0, 2, 3)))), x)
+
+
+@onnx("LpNormalization")
+def lp_normalization(c: NodeContext, x: str) -> tuple[str, ...]:
+    return c.emit(LpNormalization(c.attr("axis", -1), c.attr("p", 2)), x)
+
+
+@onnx("LRN")
+def lrn(c: NodeContext, x: str) -> tuple[str, ...]:
+    fields = c.attr("alpha", 1e-4), c.attr("beta", 0.75), c.attr("bias", 1.0)
+    return c.emit(LRN(c.required("size"), *fields), x)
