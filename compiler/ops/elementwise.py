@@ -1,7 +1,7 @@
 """Operators on each element alone: y[i, …] = f(a[i, …], b[i, …], …), with numpy's broadcasting.
 
-Functions are rows of a table: the scalar expression, its numpy meaning and the dtypes that it is defined on. Narrow floats are
-computed in f32 and rounded once.
+Functions are rows of a table: the scalar expression, its numpy meaning and the dtypes that it is defined on.
+Narrow floats are computed in f32 and rounded once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FLOATS, NUMBERS, SIGNED, BITS, ANY = (
 
 @dataclass(frozen=True)
 class Function:
-    """`body` builds the scalar expression, `numpy` computes arrays; both get the operands, then the parameters."""
+    """`body` builds the scalar expression, `numpy` computes arrays, both from operands, then parameters."""
 
     body: Callable[..., Expr]
     numpy: Callable[..., np.ndarray]
@@ -68,7 +68,9 @@ def _infinite(x: Expr, negative: float, positive: float) -> Expr:
 
 
 UNARY: dict[str, Function] = {
-    **{name: _same(name) for name in ["exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil"]},
+    **{name: _same(name) for name in ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    "floor": _same("floor"),
+    "ceil": _same("ceil"),
     "asin": _same("asin", np.arcsin),
     "acos": _same("acos", np.arccos),
     "atan": _same("atan", np.arctan),

@@ -54,7 +54,7 @@ class Transpose(Op):
 
 @dataclass(frozen=True)
 class Reshape(Op):
-    """The same elements in row-major order under another shape (resolved: neither -1 nor 0 has a special meaning)."""
+    """The same elements in row-major order under another shape, in which -1 and 0 mean nothing special."""
 
     shape: tuple[int, ...]
 
@@ -78,8 +78,8 @@ def reshaped_index(
 ) -> tuple[Expr, ...]:
     """Where element `index` of a tensor of `shape` lies when the same memory is seen as `source`.
 
-    The shapes are cut into the shortest groups of axes with equal products, so that axes which only split or merge do not
-    meet the others in one expression.
+    The shapes are cut into the shortest groups of axes with equal products, so that axes which only split
+    or merge do not meet the others in one expression.
     """
     if size_of(shape) == 0:
         return tuple(const(0) for _ in source)
@@ -132,9 +132,7 @@ class Concat(Op):
             if t.rank != first.rank or any(
                 a != b for n, (a, b) in enumerate(zip(t.dims, first.dims)) if n != axis
             ):
-                fail(
-                    f"shapes {list(first.dims)} and {list(t.dims)} differ outside the axis {axis} to concatenate"
-                )
+                fail(f"shapes {list(first.dims)} and {list(t.dims)} differ outside axis {axis}")
         total = sum(t.dims[axis] for t in types)
         return (TensorType(same_dtype(*types), (*first.dims[:axis], total, *first.dims[axis + 1 :])),)
 
@@ -163,7 +161,7 @@ class Concat(Op):
 
 @dataclass(frozen=True)
 class Slice(Op):
-    """y[i, …] = x[starts + i · steps, …]; one start (in [0, extent)), size and nonzero step for every axis."""
+    """y[i, …] = x[starts + i · steps, …]; a start in [0, extent), a size and a nonzero step for each axis."""
 
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -239,7 +237,10 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 @dataclass(frozen=True)
 class Pad(Op):
-    """`before` and `after` elements added to each axis (negative: cut off); inputs x and optionally a scalar to pad with."""
+    """`before` and `after` elements are added to each axis (negative: cut off).
+
+    Inputs: x and, optionally, the scalar to pad with.
+    """
 
     before: tuple[int, ...]
     after: tuple[int, ...]

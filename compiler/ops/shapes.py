@@ -1,4 +1,4 @@
-"""What operators share: checks of their inputs, axes, broadcasting, and the type that arithmetic is done in."""
+"""What operators share: checks of inputs, axes, broadcasting, the type that arithmetic is done in."""
 
 from __future__ import annotations
 

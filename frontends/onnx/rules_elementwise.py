@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx as onnx_package
 
-from ...compiler.ir.types import DType, dtype_by_code
 from ...compiler.ops.elementwise import Binary, Cast, Unary, Where
 from ...compiler.ops.movement import Identity
+from .external_data import onnx_dtype
 from .registry import NodeContext, onnx
 
 UNARY_NAMES = {
@@ -37,19 +36,34 @@ PARAMETERS = {
 """ONNX operator → (function, its attributes in the order of the function's parameters, with defaults)."""
 
 
-def _register_tables() -> None:
-    for name, fn in UNARY_NAMES.items():
-        onnx(name)(lambda c, x, fn=fn: c.emit(Unary(fn), x))
-    for name, fn in BINARY_NAMES.items():
-        onnx(name)(lambda c, a, b, fn=fn: c.emit(Binary(fn), a, b))
-    for name, (fn, attributes) in PARAMETERS.items():
-        onnx(name)(
-            lambda c, x, fn=fn, attributes=attributes: c.emit(
-                Unary(fn, tuple(float(c.attr(key, default)) for key, default in attributes.items())), x
-            )
-        )
-    for name, fn in (("Max", "max"), ("Min", "min"), ("Sum", "add")):
-        onnx(name)(lambda c, *values, fn=fn: _fold(c, fn, values))
+def _unary_rule(fn: str):
+    return lambda c, x: c.emit(Unary(fn), x)
+
+
+def _binary_rule(fn: str):
+    return lambda c, a, b: c.emit(Binary(fn), a, b)
+
+
+def _parameter_rule(fn: str, attributes: dict[str, float]):
+    def rule(c: NodeContext, x: str):
+        params = tuple(float(c.attr(key, default)) for key, default in attributes.items())
+        return c.emit(Unary(fn, params), x)
+
+    return rule
+
+
+def _variadic_rule(fn: str):
+    return lambda c, first, *others: _fold(c, fn, (first, *others))
+
+
+for _name, _fn in UNARY_NAMES.items():
+    onnx(_name)(_unary_rule(_fn))
+for _name, _fn in BINARY_NAMES.items():
+    onnx(_name)(_binary_rule(_fn))
+for _name, (_fn, _attributes) in PARAMETERS.items():
+    onnx(_name)(_parameter_rule(_fn, _attributes))
+for _name, _fn in (("Max", "max"), ("Min", "min"), ("Sum", "add")):
+    onnx(_name)(_variadic_rule(_fn))
 
 
 def _fold(c: NodeContext, fn: str, values: tuple[str, ...]) -> str:
@@ -60,13 +74,10 @@ def _fold(c: NodeContext, fn: str, values: tuple[str, ...]) -> str:
     return total if len(values) > 1 else c.one(Identity(), total)
 
 
-_register_tables()
-
-
 @onnx("Mean")
-def mean(c: NodeContext, *values: str):
-    total = _fold(c, "add", values)
-    return c.emit(Binary("div"), total, c.const(np.array(len(values), c.type(total).dtype.numpy)))
+def mean(c: NodeContext, first: str, *others: str):
+    total = _fold(c, "add", (first, *others))
+    return c.emit(Binary("div"), total, c.const(np.array(1 + len(others), c.type(total).dtype.numpy)))
 
 
 @onnx("Pow")
@@ -130,19 +141,9 @@ def where(c: NodeContext, condition: str, x: str, y: str):
 
 @onnx("Cast")
 def cast(c: NodeContext, x: str):
-    return c.emit(Cast(element_type(c, c.required("to")).name), x)
+    return c.emit(Cast(onnx_dtype(c.required("to"), c.label).name), x)
 
 
 @onnx("CastLike")
 def cast_like(c: NodeContext, x: str, like: str):
     return c.emit(Cast(c.type(like).dtype.name), x)
-
-
-def element_type(c: NodeContext, code: int) -> DType:
-    """The DType of a TensorProto.DataType number in an attribute; UnsupportedError if Burnish has none."""
-    try:
-        return dtype_by_code(code)
-    except KeyError:
-        names = onnx_package.TensorProto.DataType
-        name = names.Name(code) if code in names.values() else str(code)
-        raise c.unsupported(f"element type {name}") from None

@@ -138,7 +138,7 @@ def build_expr(case: Case) -> expr_ir.TensorExpr:
 
 
 def build_graph(case: Case) -> Graph:
-    """A graph of the operator alone (decomposed where it is a composite); inputs x0, x1, … are the present ones."""
+    """A graph of the operator alone, composites decomposed; inputs x0, x1, … are the present ones."""
     names = [None if t is None else f"x{n}" for n, t in enumerate(case.types)]
     types = {n: t for n, t in zip(names, case.types) if n is not None and t is not None}
     inputs = tuple(types)

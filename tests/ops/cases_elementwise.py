@@ -6,13 +6,13 @@ from burnish.compiler.ops.elementwise import BINARY, UNARY, Binary, Cast, Unary,
 from .case import Case
 
 DOMAIN = {
-    "log": (0.1, 4), "sqrt": (0, 4), "rsqrt": (0.1, 4), "asin": (-1, 1), "acos": (-1, 1), "acosh": (1, 4), "atanh": (-0.9, 0.9),
-    "reciprocal": (0.2, 3),
+    "log": (0.1, 4), "sqrt": (0, 4), "rsqrt": (0.1, 4), "asin": (-1, 1), "acos": (-1, 1), "acosh": (1, 4),
+    "atanh": (-0.9, 0.9), "reciprocal": (0.2, 3),
 }  # fmt: skip
 """Where the function is defined, or at least not steep."""
 PARAMS = {
-    "isinf": (1.0, 0.0), "clip": (1.0, 2.0), "leaky_relu": (0.1,), "thresholded_relu": (1.0,), "elu": (0.7,), "celu": (1.5,),
-    "selu": (1.67, 1.05), "hard_sigmoid": (0.2, 0.5), "swish": (1.5,), "shrink": (1.0, 1.5),
+    "isinf": (1.0, 0.0), "clip": (1.0, 2.0), "leaky_relu": (0.1,), "thresholded_relu": (1.0,), "elu": (0.7,),
+    "celu": (1.5,), "selu": (1.67, 1.05), "hard_sigmoid": (0.2, 0.5), "swish": (1.5,), "shrink": (1.0, 1.5),
 }  # fmt: skip
 SPECIAL = np.array(
     [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan, 80.0, -80.0], np.float32

@@ -1,0 +1,137 @@
+"""Matrix products and Einstein summation: sums of products over affine indices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+import numpy as np
+
+from ..ir import scalar as s
+from ..ir.expr import ExprBuilder, Tensor
+from ..ir.scalar import Expr, const
+from ..ir.types import DType, TensorType
+from .base import Op
+from .shapes import broadcast_shape, fail, given, same_dtype, wide, wide_array, widen
+
+
+def _rounded(b: ExprBuilder, sum: Tensor, dtype: DType) -> Tensor:
+    """A sum in the wide type as the operator's own type."""
+    return (
+        sum
+        if sum.dtype is dtype
+        else b.compute(dtype, sum.shape, lambda *i: s.cast(sum[i], dtype), "rounded")
+    )
+
+
+@dataclass(frozen=True)
+class MatMul(Op):
+    """y[…, m, n] = Σk a[…, m, k] · b[…, k, n], batch axes broadcasting; `trans_a`,
+    `trans_b`: that matrix is stored transposed. Narrow floats are summed in f32, integers
+    in their own type, wrapping around.
+    """
+
+    trans_a: bool = False
+    trans_b: bool = False
+
+    def infer(self, a: TensorType | None, b: TensorType | None) -> tuple[TensorType, ...]:
+        a, b = given(a), given(b)
+        if a.rank < 2 or b.rank < 2:
+            fail(f"matrices are needed, but the inputs are {a} and {b}")
+        m, k = a.dims[-2:][:: -1 if self.trans_a else 1]
+        k2, n = b.dims[-2:][:: -1 if self.trans_b else 1]
+        if k != k2:
+            fail(f"{a} and {b} cannot be multiplied: the inner sizes {k} and {k2} differ")
+        return (TensorType(same_dtype(a, b), (*broadcast_shape(a.dims[:-2], b.dims[:-2]), m, n)),)
+
+    def reference(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
+        x, y = wide_array(a), wide_array(b)
+        x = np.swapaxes(x, -1, -2) if self.trans_a else x
+        y = np.swapaxes(y, -1, -2) if self.trans_b else y
+        return (np.matmul(x, y).astype(a.dtype),)
+
+    def compute(self, b: ExprBuilder, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        m, k = x.shape[-2:][:: -1 if self.trans_a else 1]
+        n = y.shape[-2 if self.trans_b else -1]
+        batch = broadcast_shape(x.shape[:-2], y.shape[:-2])
+
+        def body(*i: Expr) -> Expr:
+            *outer, row, column, inner = i
+            left = (*outer, inner, row) if self.trans_a else (*outer, row, inner)
+            right = (*outer, column, inner) if self.trans_b else (*outer, inner, column)
+            return widen(_matrix_read(x, left)) * widen(_matrix_read(y, right))
+
+        axes = (*(f"b{n}" for n in range(len(batch))), "m", "n")
+        sum = b.reduce("sum", wide(x.dtype), (*batch, m, n), (k,), body, "product", axes, ("k",))
+        return (_rounded(b, sum, x.dtype),)
+
+
+def _matrix_read(x: Tensor, index: tuple[Expr, ...]) -> Expr:
+    """Broadcasts the batch axes, but not the matrix's: a size of 1 there is read with its own index."""
+    batch = index[len(index) - x.rank : -2]
+    return x[(*(const(0) if d == 1 else i for i, d in zip(batch, x.shape)), *index[-2:])]
+
+
+@dataclass(frozen=True)
+class Einsum(Op):
+    """Einstein summation: "bij,bjk->bik" (no ellipsis, result spelt out, a repeated letter is a diagonal)."""
+
+    equation: str
+
+    @cached_property
+    def terms(self) -> tuple[tuple[str, ...], str]:
+        """The letters of every operand, and those of the result."""
+        left, _, right = self.equation.partition("->")
+        return tuple(left.split(",")), right
+
+    def extents(self, shapes: list[tuple[int, ...]]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        operands, result = self.terms
+        if len(operands) != len(shapes):
+            fail(f"equation {self.equation!r} names {len(operands)} operands, but {len(shapes)} are given")
+        for letters, shape in zip(operands, shapes):
+            if len(letters) != len(shape):
+                fail(
+                    f"equation {self.equation!r}: {letters!r} does not fit an operand of shape {list(shape)}"
+                )
+            for letter, size in zip(letters, shape):
+                if sizes.get(letter, 1) not in (1, size) and size != 1:
+                    fail(f"equation {self.equation!r}: {letter!r} is {sizes[letter]} and {size}")
+                sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
+        if len(set(result)) != len(result) or not set(result) <= set(sizes):
+            fail(f"equation {self.equation!r}: the letters of the result must stand in an operand, once each")
+        return sizes
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        types = [given(t) for t in inputs]
+        sizes = self.extents([t.dims for t in types])
+        return (TensorType(same_dtype(*types), tuple(sizes[letter] for letter in self.terms[1])),)
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        y = np.einsum(self.equation, *(wide_array(x) for x in inputs))
+        return (np.asarray(y).astype(inputs[0].dtype),)
+
+    def compute(self, b: ExprBuilder, *inputs: Tensor) -> tuple[Tensor, ...]:
+        operands, result = self.terms
+        sizes = self.extents([t.shape for t in inputs])
+        summed = "".join(letter for letter in sizes if letter not in result)
+
+        def body(*i: Expr) -> Expr:
+            at = dict(zip(result + summed, i))
+            reads = [
+                widen(_read(x, [at[letter] for letter in letters])) for x, letters in zip(inputs, operands)
+            ]
+            return reduce(lambda x, y: x * y, reads)
+
+        dtype = wide(inputs[0].dtype)
+        shape = [sizes[letter] for letter in result]
+        if not summed:
+            product = b.compute(dtype, shape, body, "product", tuple(result))
+        else:
+            over = [sizes[letter] for letter in summed]
+            product = b.reduce("sum", dtype, shape, over, body, "product", tuple(result), tuple(summed))
+        return (_rounded(b, product, inputs[0].dtype),)
+
+
+def _read(x: Tensor, index: list[Expr]) -> Expr:
+    return x[tuple(const(0) if d == 1 else i for i, d in zip(index, x.shape))]

@@ -1,0 +1,117 @@
+"""Import of matrix products, Gemm, Einsum and AffineGrid."""
+
+from __future__ import annotations
+
+import string
+
+import numpy as np
+
+from ...compiler.ops.elementwise import Binary, Cast
+from ...compiler.ops.matmul import Einsum, MatMul
+from ...compiler.ops.movement import Reshape
+from ...errors import ModelError
+from .registry import NodeContext, onnx
+
+
+@onnx("MatMul")
+def matmul(c: NodeContext, a: str, b: str):
+    return _matmul(c, a, b)
+
+
+def _matmul(c: NodeContext, a: str, b: str) -> str:
+    """numpy's matmul: a vector at the left is a row, at the right a column; its axis of 1 goes away."""
+    x, y = c.type(a).dims, c.type(b).dims
+    if not x or not y:
+        raise ModelError(f"{c.label}: a scalar cannot be a factor of a matrix product")
+    left = c.one(Reshape((1, *x)), a) if len(x) == 1 else a
+    right = c.one(Reshape((*y, 1)), b) if len(y) == 1 else b
+    product = c.one(MatMul(), left, right)
+    if len(x) > 1 and len(y) > 1:
+        return product
+    shape = list(c.type(product).dims)
+    if len(y) == 1:
+        del shape[-1]
+    if len(x) == 1:
+        del shape[-1 if len(y) == 1 else -2]
+    return c.one(Reshape(tuple(shape)), product)
+
+
+@onnx("MatMulInteger")
+def matmul_integer(c: NodeContext, a: str, b: str, a_zero: str | None = None, b_zero: str | None = None):
+    return _matmul(c, _centred(c, a, a_zero, rows=True), _centred(c, b, b_zero, rows=False))
+
+
+def _centred(c: NodeContext, x: str, zero: str | None, rows: bool) -> str:
+    """x - zero in i32; a vector of zero points has one for each row (or column)."""
+    wide = c.one(Cast("i32"), x)
+    if zero is None:
+        return wide
+    shape = c.type(zero).dims
+    if rows and len(shape) == 1 and shape != (1,):
+        zero = c.one(Reshape((*shape, 1)), zero)
+    return c.one(Binary("sub"), wide, c.one(Cast("i32"), zero))
+
+
+@onnx("Gemm")
+def gemm(c: NodeContext, a: str, b: str, bias: str | None = None):
+    product = _scaled(c, c.one(MatMul(bool(c.attr("transA", 0)), bool(c.attr("transB", 0))), a, b), "alpha")
+    if bias is None or c.attr("beta", 1.0) == 0:
+        return product
+    return c.emit(Binary("add"), product, _scaled(c, bias, "beta"))
+
+
+def _scaled(c: NodeContext, x: str, factor: str) -> str:
+    value = c.attr(factor, 1.0)
+    return x if value == 1 else c.one(Binary("mul"), x, c.const(np.array(value, c.type(x).dtype.numpy)))
+
+
+@onnx("Einsum")
+def einsum(c: NodeContext, *operands: str):
+    ranks = [c.type(x).rank for x in operands]
+    try:
+        equation = explicit_equation(c.required("equation"), ranks)
+    except ValueError as error:
+        raise ModelError(f"{c.label}: {error}") from None
+    return c.emit(Einsum(equation), *operands)
+
+
+def explicit_equation(equation: str, ranks: list[int]) -> str:
+    """The equation with letters for every ellipsis, and with its result spelt out."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ranks):
+        raise ValueError(f"equation {equation!r} names {len(terms)} operands, but {len(ranks)} are given")
+    used = {letter for letter in left + right if letter.isalpha()}
+    free = [letter for letter in string.ascii_letters if letter not in used]
+    covered = [
+        rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks)
+    ]
+    if any(n < 0 for n in covered) or max(covered, default=0) > len(free):
+        raise ValueError(f"equation {equation!r} names more axes than an operand has")
+    dots = "".join(free[: max(covered, default=0)])
+    full = [term.replace("...", dots[len(dots) - n :]) for term, n in zip(terms, covered)]
+    if not arrow:
+        every = "".join(terms).replace(".", "")
+        right = "..." * bool(dots) + "".join(
+            sorted(letter for letter in set(every) if every.count(letter) == 1)
+        )
+    return f"{','.join(full)}->{right.replace('...', dots)}"
+
+
+@onnx("AffineGrid")
+def affine_grid(c: NodeContext, theta: str, size: str):
+    batch, _, *spatial = c.ints(size, "size")
+    rank = len(spatial)
+    if c.type(theta).dims != (batch, rank, rank + 1):
+        raise ModelError(f"{c.label}: theta is {c.type(theta)}, expected the shape {[batch, rank, rank + 1]}")
+    align = bool(c.attr("align_corners", 0))
+    lines = [np.linspace(-1, 1, n) if align else (2 * np.arange(n) + 1) / n - 1 for n in spatial]
+    grid = np.meshgrid(*lines, indexing="ij")
+    # a row of the base is (x, y, …, 1): the last axis comes first
+    base = (
+        np.stack([*reversed(grid), np.ones(spatial)], -1)
+        .reshape(-1, rank + 1)
+        .astype(c.type(theta).dtype.numpy)
+    )
+    points = c.one(MatMul(trans_b=True), c.const(base), theta)
+    return c.emit(Reshape((batch, *spatial, rank)), points)
