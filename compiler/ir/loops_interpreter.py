@@ -1,7 +1,8 @@
 """The executable meaning of loop programs: a program becomes Python source, and that runs.
 
 It is strict where machine code is silent: a load or store outside of its buffer, a load of an element that
-nothing has written, lanes that write one element differently and barriers that not all threads reach are InternalErrors.
+nothing has written, lanes that write one element differently and barriers that not all threads reach are
+InternalErrors.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def interpret(
     """Runs the program on one physical array per param and returns those that it writes, in order.
 
     Written params start undefined unless `inout` names them; with `complete` all of their elements must be
-    written. Their arrays are written in place where they are C-contiguous. `order` is the order in which parallel and
-    thread iterations run: a correct program gives the same in each. `workers` counts the workers of a gang.
+    written. Their arrays are written in place. `order` is the order in which parallel and thread iterations
+    run: a correct program gives the same in each. `workers` counts the workers of a gang.
     Errors: RunError where a `checked` index fails, InternalError for everything that a program may not do.
     """
     if order not in ORDERS:

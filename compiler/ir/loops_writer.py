@@ -34,7 +34,7 @@ _LONG = 400  # characters of an expression after which it gets a line of its own
 
 @dataclass
 class Slot:
-    """The name of one buffer's Memory in the written source; `checked`: some of its elements may be undefined."""
+    """The name of one buffer's Memory in the source; `checked`: some of its elements may be undefined."""
 
     buffer: Buffer
     name: str
