@@ -1,0 +1,28 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+
+def _required(name: str) -> bool:
+    wanted = {w.strip() for w in os.environ.get("BURNISH_REQUIRE", "").split(",")}
+    return "all" in wanted or name in wanted
+
+
+@pytest.fixture(scope="session")
+def require_tool() -> Callable[[str], str]:
+    """The path of a tool. Without it the test is skipped, or fails where BURNISH_REQUIRE (names separated by
+    commas, or "all") names it."""
+
+    def find(name: str) -> str:
+        path = shutil.which(name)
+        if path is None:
+            (pytest.fail if _required(name) else pytest.skip)(f"{name} is not installed")
+        return path
+
+    return find

@@ -1,0 +1,225 @@
+"""Module files: linking, opening, and what becomes of damaged ones."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from burnish.compiler.ir.plan import encode
+from burnish.errors import InputError, InternalError, ToolError
+from burnish.runtime import build
+from burnish.runtime.binding import open_module
+from burnish.runtime.build import link_module
+
+from .conftest import WEIGHTS, chain_meaning, chain_plan, some_rows
+
+
+def link(kernels, out: Path, kind: str = "so", features: tuple[str, ...] = ()) -> Path:
+    plan = chain_plan(features)
+    link_module([kernels.object], encode(plan), WEIGHTS.tobytes(), plan.kernels, out, kind)
+    return out
+
+
+@pytest.fixture(scope="module")
+def module_file(kernels, tmp_path_factory) -> Path:
+    return link(kernels, tmp_path_factory.mktemp("module") / "chain.so")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_runs_as_in_memory(kernels, module_file, threads):
+    module, x = open_module(module_file, verify_digest=True), some_rows()
+    np.testing.assert_array_equal(module.run({"x": x}, threads)["y"], chain_meaning(x))
+    in_memory = kernels.module(chain_plan(), WEIGHTS)
+    assert (module.name, module.inputs, module.outputs, module.steps) == (
+        *(in_memory.name, in_memory.inputs, in_memory.outputs),
+        in_memory.steps,
+    )
+
+
+def test_same_input_same_bytes(kernels, module_file, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    other = link(kernels, tmp_path / "elsewhere" / "other.so")
+    assert other.read_bytes() == module_file.read_bytes()
+    first, second = (link(kernels, tmp_path / d / "chain.a", "a") for d in (".", "elsewhere"))
+    assert first.read_bytes() == second.read_bytes()
+    for path in (other, first):
+        assert str(tmp_path).encode() not in path.read_bytes()
+        assert b"burnish-" not in path.read_bytes()
+
+
+def test_weights_from_a_file(kernels, module_file, tmp_path):
+    plan, weights = chain_plan(), tmp_path / "weights"
+    weights.write_bytes(WEIGHTS.tobytes())
+    out = tmp_path / "m.so"
+    link_module([kernels.object], encode(plan), weights, plan.kernels, out)
+    assert out.read_bytes() == module_file.read_bytes()
+    assert os.stat(out).st_mode & 0o777 == 0o755 & ~_umask()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_exports_one_symbol(module_file, require_tool):
+    nm = [require_tool("nm"), "-D", "--defined-only", module_file]
+    lines = subprocess.run(nm, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split()[-1] for line in lines] == ["burnish_module"]
+
+
+def test_needs_only_the_system(module_file, require_tool):
+    command = [require_tool("readelf"), "-d", module_file]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    needed = {line.split("[")[1].split(".so")[0] for line in text.splitlines() if "(NEEDED)" in line}
+    assert needed <= {"libc", "libm", "libpthread", "ld-linux-x86-64"}
+
+
+def test_runtime_is_at_most_100_kb(require_tool):
+    command = [require_tool("size"), "-t", *build.runtime_objects()]
+    total = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    assert int(total.split()[3]) <= 100 * 1024
+
+
+def damaged(module_file: Path, tmp_path: Path, change) -> Path:
+    data = bytearray(module_file.read_bytes())
+    path = tmp_path / "damaged.so"
+    changed = change(data)
+    path.write_bytes(data if changed is None else changed)
+    return path
+
+
+def test_any_flipped_byte_is_found(module_file, tmp_path):
+    data = module_file.read_bytes()
+    positions = [*range(0, len(data), 331), *range(len(data) - 512, len(data), 13), len(data) - 1]
+    path = tmp_path / "damaged.so"
+    for position in positions:
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        with pytest.raises(InputError, match=r"damaged\.so: "):
+            open_module(path)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 511, 512, 4096, -513, -512, -16, -1])
+def test_a_file_cut_short_is_found(module_file, tmp_path, keep):
+    with pytest.raises(InputError, match="not a Burnish module"):
+        open_module(damaged(module_file, tmp_path, lambda data: data[:keep]))
+
+
+def test_appended_bytes_are_found(module_file, tmp_path):
+    with pytest.raises(InputError, match="not a Burnish module"):
+        open_module(damaged(module_file, tmp_path, lambda data: data + b"x"))
+    with pytest.raises(InputError, match="bytes, expected"):
+        open_module(damaged(module_file, tmp_path, lambda data: b"x" + data))
+
+
+def reseal(data: bytearray) -> None:
+    """Corrects the fast checksum of a changed file."""
+    data[-16:-8] = struct.pack("<Q", build.checksum(bytes(data[:-16])))
+
+
+def test_the_digest_finds_what_a_forged_checksum_hides(module_file, tmp_path):
+    def forge(data: bytearray) -> None:
+        at = data.index(WEIGHTS.tobytes())
+        data[at] ^= 1
+        reseal(data)
+
+    path = damaged(module_file, tmp_path, forge)
+    open_module(path)
+    with pytest.raises(InputError, match="SHA-256"):
+        open_module(path, verify_digest=True)
+
+
+def test_another_format_version_is_named(module_file, tmp_path):
+    def renumber(data: bytearray) -> None:
+        data[-40:-36] = struct.pack("<I", 99)
+        reseal(data)
+
+    with pytest.raises(InputError, match="has module format 99, this opener reads 1"):
+        open_module(damaged(module_file, tmp_path, renumber))
+
+
+def test_a_missing_cpu_feature_is_named_before_loading(kernels, tmp_path):
+    path = link(kernels, tmp_path / "m.so", features=("sse2", "avx9000"))
+    with pytest.raises(InputError, match="compiled for x86-64, but this CPU lacks avx9000"):
+        open_module(path)
+
+
+@pytest.mark.parametrize("make", ["missing", "folder", "text", "sealed"])
+def test_other_files(tmp_path, make):
+    path = tmp_path / "file.so"
+    if make == "folder":
+        path.mkdir()
+    elif make == "text":
+        path.write_text("x" * 5000)
+    elif make == "sealed":  # a sound trailer after something that is no shared object
+        path.write_bytes(b"x" * 5000)
+        path.write_bytes(path.read_bytes() + build._trailer(path, "t", ()))
+    with pytest.raises(InputError, match=r"file\.so: (cannot open|not a Burnish module|cannot load)"):
+        open_module(path)
+
+
+def test_trailer_holds_the_sha256(module_file):
+    data = module_file.read_bytes()
+    assert data[-512:-480] == hashlib.sha256(data[:-512]).digest()
+    assert data[-8:] == b"BURNISHM"
+
+
+def _python_checksum(data: bytes) -> int:
+    """docs/module-format.md, word for word."""
+    mask, prime = 2**64 - 1, 0x9E3779B97F4A7C15
+    lanes = [prime * (2 * i + 1) & mask for i in range(8)]
+    padded = data + bytes(-len(data) % 64)
+    for at in range(0, len(padded), 8):
+        lane = at // 8 % 8
+        x = (lanes[lane] ^ int.from_bytes(padded[at : at + 8], "little")) * prime & mask
+        lanes[lane] = (x << 29 | x >> 35) & mask
+    total = len(data) * prime & mask
+    for lane in lanes:
+        total = (total ^ lane) * prime & mask
+        total ^= total >> 32
+    return total
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000])
+def test_checksum_is_as_documented(size):
+    data = np.random.default_rng(size).bytes(size)
+    assert build.checksum(data) == _python_checksum(data)
+
+
+def test_opening_is_fast(kernels, tmp_path):
+    plan, path = chain_plan(), tmp_path / "large.so"
+    weights = np.zeros(47 << 20, np.uint8)
+    weights[: WEIGHTS.nbytes] = WEIGHTS.view(np.uint8)
+    blob = encode(replace(plan, weights_size=weights.nbytes))
+    link_module([kernels.object], blob, weights.tobytes(), plan.kernels, path)
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        module = open_module(path)
+        times.append(time.perf_counter() - start)
+        del module
+    assert min(times) < 0.1  # 20 ms on a quiet machine
+
+
+def test_errors_leave_no_file(kernels, tmp_path, monkeypatch):
+    plan = chain_plan()
+    out = tmp_path / "m.so"
+    with pytest.raises(ToolError, match=r"linking the module: .* failed: .*add_one"):
+        link_module([], encode(plan), WEIGHTS.tobytes(), plan.kernels, out)
+    with pytest.raises(InternalError, match="3 kernels, but 2"):
+        link_module([], encode(plan), None, plan.kernels[:2], out)
+    with pytest.raises(InputError, match=r"cannot write .*nowhere/m\.so: No such file"):
+        link(kernels, tmp_path / "nowhere" / "m.so")
+    monkeypatch.setenv("CC", "/no/such/compiler")
+    with pytest.raises(ToolError, match="/no/such/compiler"):
+        link(kernels, out)
+    assert list(tmp_path.iterdir()) == []
