@@ -188,7 +188,29 @@ def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _shifted(a: np.ndarray, b: np.ndarray, function: Callable[..., np.ndarray]) -> np.ndarray:
     bits = a.dtype.itemsize * 8
-    return np.where((b >= 0) & (b < bits), function(a, np.clip(b, 0, bits - 1)), 0)
+    far = np.where(a < 0, -1, 0) if function is np.right_shift else 0
+    return np.where((b >= 0) & (b < bits), function(a, np.clip(b, 0, bits - 1)), far)
+
+
+def _shift_right(a: Expr, b: Expr) -> Expr:
+    if a.dtype.kind == "uint":
+        return s.binary("shr", a, b)
+    last = a.dtype.bits - 1
+    inside = s.both(s.ge(b, 0), s.le(b, last))
+    return s.binary("shr", a, select(inside, b, s.const(last, b.dtype)))
+
+
+def _modulo(a: Expr, b: Expr) -> Expr:
+    if a.dtype.is_integer:
+        return s.binary("mod", a, b)
+    rest = s.binary("rem", a, b)
+    zero = s.const(0, a.dtype)
+    wrong_sign = s.both(s.binary("ne", rest, zero), s.binary("ne", s.lt(rest, zero), s.lt(b, zero)))
+    return select(wrong_sign, rest + b, rest)
+
+
+def _floored_mod(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.mod(a, b) if a.dtype.kind == "f" else np.where(b == 0, 0, np.mod(a, np.where(b == 0, 1, b)))
 
 
 BINARY: dict[str, Function] = {
@@ -196,7 +218,7 @@ BINARY: dict[str, Function] = {
     "sub": _operator("sub", np.subtract),
     "mul": _operator("mul", np.multiply),
     "div": _operator("div", _truncating_div),
-    "mod": _operator("mod", lambda a, b: np.where(b == 0, 0, np.mod(a, np.where(b == 0, 1, b))), "int uint"),
+    "mod": Function(_modulo, _floored_mod, NUMBERS),
     "fmod": _operator("rem", lambda a, b: np.fmod(a, b) if a.dtype.kind == "f" else _integer_fmod(a, b)),
     "pow": _operator("pow", _power),
     "min": _operator("min", np.minimum),
@@ -205,7 +227,7 @@ BINARY: dict[str, Function] = {
     "or": _operator("or", np.bitwise_or, BITS),
     "xor": _operator("xor", np.bitwise_xor, BITS),
     "shl": _operator("shl", lambda a, b: _shifted(a, b, np.left_shift), "int uint"),
-    "shr": _operator("shr", lambda a, b: _shifted(a, b, np.right_shift), "int uint"),
+    "shr": Function(_shift_right, lambda a, b: _shifted(a, b, np.right_shift), "int uint"),
     "prelu": Function(
         lambda x, slope: select(s.lt(x, s.const(0, x.dtype)), x * slope, x),
         lambda x, slope: np.where(x < 0, x * slope, x),
@@ -223,7 +245,10 @@ BINARY: dict[str, Function] = {
         )
     },
 }
-"""Functions of two operands of one dtype. Integers wrap around; `div` truncates, `mod` floors, x / 0 is 0."""
+"""Functions of two operands of one dtype. Integers wrap around, `div` truncates, x / 0 is 0.
+
+`mod` has the sign of b, `fmod` that of a. Shifts by less than 0 or by all bits shift everything out.
+"""
 
 
 def _integer_fmod(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -93,10 +93,6 @@ def pow_(c: NodeContext, base: str, exponent: str):
 
 @onnx("Mod")
 def mod(c: NodeContext, a: str, b: str):
-    is_float = c.type(a).dtype.is_float
-    if is_float and not c.attr("fmod", 0):
-        quotient = c.one(Unary("floor"), c.one(Binary("div"), a, b))
-        return c.emit(Binary("sub"), a, c.one(Binary("mul"), quotient, b))
     return c.emit(Binary("fmod" if c.attr("fmod", 0) else "mod"), a, b)
 
 

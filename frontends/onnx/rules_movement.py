@@ -225,9 +225,8 @@ def depth_to_space(c: NodeContext, x: str):
 def space_to_depth(c: NodeContext, x: str):
     n, depth, h, w = c.type(x).dims
     block = c.required("blocksize")
-    moved = c.one(
-        Transpose((0, 3, 5, 1, 2, 4)), c.one(Reshape((n, depth, h // block, block, w // block, block)), x)
-    )
+    perm = (0, 1, 3, 5, 2, 4) if c.attr("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    moved = c.one(Transpose(perm), c.one(Reshape((n, depth, h // block, block, w // block, block)), x))
     return c.emit(Reshape((n, depth * block**2, h // block, w // block)), moved)
 
 
