@@ -44,10 +44,6 @@ class Compiler:
     command: tuple[str, ...]
     version: str
 
-    @property
-    def is_zig(self) -> bool:
-        return "ziglang" in self.command
-
 
 def include_dir() -> Path:
     """The folder of burnish.h."""

@@ -1,7 +1,7 @@
 /* Reads handwritten digits: digits MODULE.so IMAGES LABELS
  *
- * IMAGES holds raw float32 images one after another, each as large as one image of the model's first input, whose
- * first axis is the batch; LABELS holds one byte per image. Prints the accuracy. */
+ * IMAGES holds raw float32 images one after another, each as large as one image of the model's first input,
+ * whose first axis is the batch; LABELS holds one byte per image. Prints the accuracy. */
 #include <burnish.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +18,8 @@ static int64_t largest(const float *scores, int64_t count) {
 static int classify(const burnish_api *model, burnish_context *context, FILE *images, FILE *labels) {
   burnish_tensor x, y;
   long long right = 0, total = 0;
-  if (model->input(model, 0, &x) || model->output(model, 0, &y) || x.dtype != BURNISH_F32 || y.dtype != BURNISH_F32 ||
-      x.rank < 1 || y.rank < 1 || x.shape[0] < 1 || x.shape[0] != y.shape[0]) {
+  if (model->input(model, 0, &x) || model->output(model, 0, &y) || x.dtype != BURNISH_F32 ||
+      y.dtype != BURNISH_F32 || x.rank < 1 || y.rank < 1 || x.shape[0] < 1 || x.shape[0] != y.shape[0]) {
     fprintf(stderr, "expected a model with a batch of float images and of float scores\n");
     return 1;
   }

@@ -1,7 +1,7 @@
 /* Runs a module file: main MODULE.so [--threads N] [--repeat N] [INPUT=FILE …]
  *
- * An input without a FILE (raw bytes in the input's type, row-major) is zero. Prints every output's summary and
- * the time of a run. */
+ * An input without a FILE (raw bytes in the input's type, row-major) is zero. Prints every output's summary
+ * and the time of a run. */
 #define _POSIX_C_SOURCE 200809L
 #include <burnish.h>
 #include <math.h>
@@ -35,7 +35,8 @@ static void print_summary(const burnish_tensor *t, const void *data) {
     printf(", mean %g, largest %g at %lld", sum / (double)count, (double)x[best], (long long)best);
   } else {
     const unsigned char *bytes = data;
-    for (int64_t i = 0; i < t->nbytes && i < 8; i++) printf("%s%02x", i ? " " : ", begins with bytes ", bytes[i]);
+    for (int64_t i = 0; i < t->nbytes && i < 8; i++)
+      printf("%s%02x", i ? " " : ", begins with bytes ", bytes[i]);
   }
   printf("\n");
 }
@@ -77,7 +78,8 @@ static int run_all(const burnish_api *model, burnish_context *context, int repea
     model->output(model, i, &t);
     print_summary(&t, model->output_data(context, i));
   }
-  printf("first run %.3f ms, best of %d runs %.3f ms, %d threads\n", first, repeat, best, (int)model->threads(context));
+  printf("first run %.3f ms, best of %d runs %.3f ms, %d threads\n", first, repeat, best,
+         (int)model->threads(context));
   return 0;
 }
 
@@ -107,8 +109,8 @@ int main(int argc, char **argv) {
     burnish_close(&file);
     return 1;
   }
-  printf("%s for %s: opened in %.3f ms, context in %.3f ms\n", model->name(model), model->target(model), opened - start,
-         now_ms() - opened);
+  printf("%s for %s: opened in %.3f ms, context in %.3f ms\n", model->name(model), model->target(model),
+         opened - start, now_ms() - opened);
   for (int i = 2; i < argc && !status; i++) {
     if (!strncmp(argv[i], "--", 2))
       i++;

@@ -45,14 +45,14 @@ enum burnish_status {
   BURNISH_BAD_VALUE = 2,          /* another input value that the operator does not allow */
   BURNISH_BAD_ARGUMENT = -1,      /* a wrong index, size, pointer or option was passed */
   BURNISH_NO_MEMORY = -2,
-  BURNISH_NO_THREAD = -3,         /* the system refused to start a thread */
-  BURNISH_BAD_FILE = -4,          /* the file cannot be read */
-  BURNISH_NOT_A_MODULE = -5,      /* the file is not a Burnish module, or is cut short */
-  BURNISH_BAD_VERSION = -6,       /* written by a Burnish whose format this one does not read */
-  BURNISH_BAD_CPU = -7,           /* this machine lacks a CPU feature that the module needs */
-  BURNISH_BAD_CHECKSUM = -8,      /* the file's bytes have changed since it was written */
-  BURNISH_BAD_PLAN = -9,          /* the module's plan contradicts itself */
-  BURNISH_BAD_LOAD = -10          /* the system's loader refused the file */
+  BURNISH_NO_THREAD = -3,    /* the system refused to start a thread */
+  BURNISH_BAD_FILE = -4,     /* the file cannot be read */
+  BURNISH_NOT_A_MODULE = -5, /* the file is not a Burnish module, or is cut short */
+  BURNISH_BAD_VERSION = -6,  /* written by a Burnish whose format this one does not read */
+  BURNISH_BAD_CPU = -7,      /* this machine lacks a CPU feature that the module needs */
+  BURNISH_BAD_CHECKSUM = -8, /* the file's bytes have changed since it was written */
+  BURNISH_BAD_PLAN = -9,     /* the module's plan contradicts itself */
+  BURNISH_BAD_LOAD = -10     /* the system's loader refused the file */
 };
 
 typedef struct burnish_error {
@@ -100,13 +100,12 @@ typedef struct burnish_context burnish_context; /* one run's memory and state */
 typedef struct burnish_pool burnish_pool;       /* threads, to be shared by contexts of any modules */
 
 typedef struct burnish_options {
-  uint32_t size;      /* sizeof(burnish_options) */
-  int32_t threads;    /* threads per run, the caller's included; 0: one per available CPU; unused with `pool` */
+  uint32_t size;   /* sizeof(burnish_options) */
+  int32_t threads; /* threads per run, the caller's included; 0: one per available CPU; unused with `pool` */
   burnish_pool *pool; /* NULL: the context starts its own threads */
 } burnish_options;
 
-#define BURNISH_OPTIONS \
-  { (uint32_t)sizeof(burnish_options), 1, 0 }
+#define BURNISH_OPTIONS {(uint32_t)sizeof(burnish_options), 1, 0}
 
 /* A module's table. `error` may be NULL everywhere. Later versions only append to it. */
 typedef struct burnish_api burnish_api;
@@ -129,8 +128,8 @@ struct burnish_api {
   int32_t (*step_count)(const burnish_api *model);
   int32_t (*step)(const burnish_api *model, int32_t index, burnish_step *step);
 
-  /* Contexts made from one pool share its threads; their runs take turns. Destroy the contexts, then the pool,
-   * and only then unload the module whose table made it. */
+  /* Contexts made from one pool share its threads; their runs take turns. Destroy the contexts, then the
+   * pool, and only then unload the module whose table made it. */
   int32_t (*pool_create)(int32_t threads, burnish_pool **pool, burnish_error *error);
   void (*pool_destroy)(burnish_pool *pool);
 
@@ -139,14 +138,14 @@ struct burnish_api {
                     burnish_error *error);
   void (*destroy)(burnish_context *context);
 
-  /* Runs read and write the user's memory in place, from now on and until bound anew. It must be aligned to its
-   * element size, must not overlap other bound memory, and `nbytes` must be the tensor's. NULL: back to the
-   * context's own memory. */
+  /* Runs read and write the user's memory in place, from now on and until bound anew. It must be aligned to
+   * its element size, must not overlap other bound memory, and `nbytes` must be the tensor's. NULL: back to
+   * the context's own memory. */
   int32_t (*bind_input)(burnish_context *context, int32_t index, const void *data, int64_t nbytes);
   int32_t (*bind_output)(burnish_context *context, int32_t index, void *data, int64_t nbytes);
 
-  /* The memory in use: the bound one, else the context's own, zeroed when first asked for. NULL if there is no
-   * such index or no memory. */
+  /* The memory in use: the bound one, else the context's own, zeroed when first asked for. NULL if there is
+   * no such index or no memory. */
   void *(*input_data)(burnish_context *context, int32_t index);
   void *(*output_data)(burnish_context *context, int32_t index);
 
@@ -180,18 +179,19 @@ void burnish_close(burnish_file *file);
  * A kernel computes the tasks [begin, end) as worker `worker`. Buffers in arena and weights are aligned to 64
  * bytes, inputs and outputs to their element size. */
 typedef struct burnish_call {
-  void *const *buffers;       /* one pointer per argument, in the kernel's argument order */
-  char *scratch;              /* worker w's scratch starts at scratch + w * scratch_stride, 64-byte aligned */
+  void *const *buffers; /* one pointer per argument, in the kernel's argument order */
+  char *scratch;        /* worker w's scratch starts at scratch + w * scratch_stride, 64-byte aligned */
   int64_t scratch_stride;
-  const void *next_weights;   /* weights of the following kernel, for prefetching; may be NULL */
+  const void *next_weights; /* weights of the following kernel, for prefetching; may be NULL */
   int64_t next_weights_size;
-  void (*barrier)(const struct burnish_call *call, int32_t worker); /* gang steps: all workers wait for each other */
+  /* Gang steps only: all workers wait for each other. */
+  void (*barrier)(const struct burnish_call *call, int32_t worker);
   void *gang;
   int32_t workers;
 } burnish_call;
 
-/* Nonzero is a status that ends the run. A gang kernel must pass the same number of barriers on every worker, in
- * case of an error too. */
+/* Nonzero is a status that ends the run. A gang kernel must pass the same number of barriers on every worker,
+ * in case of an error too. */
 typedef int32_t (*burnish_kernel)(const burnish_call *call, int64_t begin, int64_t end, int32_t worker);
 
 #ifdef __cplusplus

@@ -27,13 +27,13 @@ const burnish_error *burnish_last_error(const burnish_context *context);
 int32_t burnish_profile(burnish_context *context, int64_t *nanoseconds);
 int32_t burnish_threads(const burnish_context *context);
 
-#define BURNISH_TABLE(image)                                                                                     \
-  {                                                                                                              \
-    BURNISH_API_MAGIC, BURNISH_API_VERSION, sizeof(burnish_api), image, burnish_name, burnish_target,            \
-        burnish_check, burnish_input_count, burnish_output_count, burnish_input, burnish_output,                 \
-        burnish_step_count, burnish_step_info, burnish_pool_create, burnish_pool_destroy, burnish_create,        \
-        burnish_destroy, burnish_bind_input, burnish_bind_output, burnish_input_data, burnish_output_data,       \
-        burnish_run, burnish_last_error, burnish_profile, burnish_threads                                        \
-  }
+#define BURNISH_TABLE(image)                                                             \
+  {BURNISH_API_MAGIC,    BURNISH_API_VERSION, sizeof(burnish_api),  image,               \
+   burnish_name,         burnish_target,      burnish_check,        burnish_input_count, \
+   burnish_output_count, burnish_input,       burnish_output,       burnish_step_count,  \
+   burnish_step_info,    burnish_pool_create, burnish_pool_destroy, burnish_create,      \
+   burnish_destroy,      burnish_bind_input,  burnish_bind_output,  burnish_input_data,  \
+   burnish_output_data,  burnish_run,         burnish_last_error,   burnish_profile,     \
+   burnish_threads}
 
 #endif

@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Eight lanes of xor, multiply, rotate over 64-byte blocks, the tail padded by zeros; each step is a bijection of
- * its lane, so that no change of a single word can go unseen. Finds accidents, not attackers. */
+/* Eight lanes of xor, multiply, rotate over 64-byte blocks, the tail padded by zeros; each step is a
+ * bijection of its lane, so that no change of a single word can go unseen. Finds accidents, not attackers. */
 static uint64_t burnish_checksum(const void *data, uint64_t bytes) {
   const uint64_t prime = UINT64_C(0x9E3779B97F4A7C15);
   const unsigned char *at = data;

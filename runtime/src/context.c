@@ -63,7 +63,8 @@ static int32_t allocate(burnish_context *c, burnish_error *error) {
 static void populate_weights(const burnish_image *image) {
 #if defined(__linux__)
   const uintptr_t page = 4096, populate_read = 22; /* MADV_POPULATE_READ, Linux 5.14 */
-  uintptr_t begin = (uintptr_t)image->weights / page * page, end = (uintptr_t)image->weights + image->weights_bytes;
+  uintptr_t begin = (uintptr_t)image->weights / page * page,
+            end = (uintptr_t)image->weights + image->weights_bytes;
   if (image->weights_bytes) madvise((void *)begin, end - begin, (int)populate_read);
 #else
   (void)image;
@@ -77,7 +78,8 @@ int32_t burnish_create(const burnish_api *model, const burnish_options *options,
   if (!out) return burnish_fail(error, BURNISH_BAD_ARGUMENT, -1, "create: `context` is NULL");
   *out = NULL;
   if (options && options->size < sizeof o)
-    return burnish_fail(error, BURNISH_BAD_ARGUMENT, -1, "create: start from BURNISH_OPTIONS, which sets `size`");
+    return burnish_fail(error, BURNISH_BAD_ARGUMENT, -1,
+                        "create: start from BURNISH_OPTIONS, which sets `size`");
   if (options) o = *options;
   status = burnish_check(model, error);
   if (status) return status;
@@ -138,8 +140,8 @@ int32_t burnish_context_resolve(burnish_context *c) {
     const plan_arg *arg = &c->plan.args[i];
     unsigned char *base = arg->space == SPACE_ARENA     ? c->memory
                           : arg->space == SPACE_WEIGHTS ? (unsigned char *)(uintptr_t)c->image->weights
-                          : arg->space == SPACE_INPUT   ? slot_memory(c, arg->index)
-                                                        : slot_memory(c, (uint64_t)h->input_count + arg->index);
+                          : arg->space == SPACE_INPUT ? slot_memory(c, arg->index)
+                                                      : slot_memory(c, (uint64_t)h->input_count + arg->index);
     if (!base) return burnish_fail(&c->error, BURNISH_NO_MEMORY, -1, "no memory for an input or output");
     c->buffers[i] = base + arg->offset;
   }
@@ -152,16 +154,17 @@ static int32_t bind(burnish_context *c, int is_output, int32_t index, void *data
   const char *kind = is_output ? "output" : "input";
   uint32_t count = is_output ? h->output_count : h->input_count;
   if (index < 0 || (uint32_t)index >= count)
-    return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1, "there is no %s %d; the model has %u", kind, (int)index,
-                        count);
+    return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1, "there is no %s %d; the model has %u", kind,
+                        (int)index, count);
   uint64_t slot = (is_output ? h->input_count : 0) + (uint64_t)index;
   const plan_io *io = &c->plan.ios[slot];
   const char *name = c->plan.strings + io->name;
   if (data && nbytes != (int64_t)io->nbytes)
-    return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1, "%s %s has %lld bytes, expected %llu", kind, name,
-                        (long long)nbytes, (unsigned long long)io->nbytes);
+    return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1, "%s %s has %lld bytes, expected %llu", kind,
+                        name, (long long)nbytes, (unsigned long long)io->nbytes);
   if (data && io->nbytes && (uintptr_t)data % burnish_element_bytes(io->dtype))
-    return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1, "%s %s is not aligned to its element size", kind, name);
+    return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1, "%s %s is not aligned to its element size", kind,
+                        name);
   if (c->ios[slot].bound != data) {
     c->ios[slot].bound = data;
     c->stale = 1;

@@ -20,7 +20,8 @@ typedef struct io_slot {
   void *bound, *own;
 } io_slot;
 
-/* A worker's share of a step's tasks, cut into chunks: the number of the step's dealing << 16 | chunks taken. */
+/* A worker's share of a step's tasks, cut into chunks: the number of the step's dealing << 16 | chunks taken.
+ */
 typedef struct share {
   _Alignas(128) _Atomic uint64_t taken;
   uint64_t seen; /* the worker's own: what it last saw in `open` */
@@ -40,20 +41,21 @@ struct burnish_context {
   int32_t threads;
   unsigned char *memory; /* arena, then scratch of each worker */
   uint64_t scratch_at;
-  io_slot *ios; /* inputs, then outputs */
-  void **buffers; /* by argument number */
-  burnish_call *calls; /* by step */
-  int stale;           /* a binding changed since `buffers` was filled */
+  io_slot *ios;         /* inputs, then outputs */
+  void **buffers;       /* by argument number */
+  burnish_call *calls;  /* by step */
+  int stale;            /* a binding changed since `buffers` was filled */
   int64_t *nanoseconds; /* the user's, by step, or NULL */
   burnish_error error;
 
   share *shares; /* by worker */
   gang_barrier *gang;
   uint64_t dealing; /* number of the latest dealing; only the caller's */
-  _Alignas(128) _Atomic uint64_t open; /* the step being dealt: dealing << 24 | step, or STEP_NONE, STEP_OVER */
+  _Alignas(
+      128) _Atomic uint64_t open; /* the step being dealt: dealing << 24 | step, or STEP_NONE, STEP_OVER */
   _Alignas(128) _Atomic int64_t completed; /* tasks of this dealing that are done */
-  _Atomic int32_t ready; /* gang: workers that have come */
-  _Atomic uint64_t failure; /* first error: step + 1 << 32 | code */
+  _Atomic int32_t ready;                   /* gang: workers that have come */
+  _Atomic uint64_t failure;                /* first error: step + 1 << 32 | code */
 };
 
 #define STEP_BITS 24

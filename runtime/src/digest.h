@@ -40,7 +40,8 @@ static void sha256_block(uint32_t state[8], const unsigned char *block) {
 }
 
 static void burnish_sha256(const unsigned char *data, uint64_t bytes, unsigned char digest[32]) {
-  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   unsigned char tail[128] = {0};
   uint64_t whole = bytes / 64 * 64, rest = bytes - whole, bits = bytes * 8;
   uint64_t padded = rest < 56 ? 64 : 128;

@@ -1,6 +1,6 @@
 /* Walks a plan. The caller is worker 0 and opens one step after another; each worker takes chunks of its own
- * share first and then of the others', so that a worker that comes late delays nobody. A step is done when all
- * its tasks are. With one thread nothing of this is touched. */
+ * share first and then of the others', so that a worker that comes late delays nobody. A step is done when
+ * all its tasks are. With one thread nothing of this is touched. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>
@@ -50,13 +50,13 @@ static void note_failure(burnish_context *c, uint32_t step, int32_t code) {
   atomic_compare_exchange_strong(&c->failure, &none, ((uint64_t)step + 1) << 32 | (uint32_t)code);
 }
 
-/* The cut of [0, tasks) into `parts` where part `i` begins; no overflow, since tasks < 2^62 and parts are few. */
+/* Where part `i` of [0, tasks) begins, cut into `parts`; no overflow, since tasks < 2^62 and parts are few. */
 static int64_t cut(int64_t tasks, int64_t i, int64_t parts) {
   return tasks / parts * i + tasks % parts * i / parts;
 }
 
-/* Takes the next chunk of a share; -1 when there is none. A share that no one has touched in this dealing still
- * shows an older number and is begun by whoever comes first. */
+/* Takes the next chunk of a share; -1 when there is none. A share that no one has touched in this dealing
+ * still shows an older number and is begun by whoever comes first. */
 static int64_t take_chunk(share *s, uint64_t dealing, int64_t chunks) {
   uint64_t seen = atomic_load_explicit(&s->taken, memory_order_relaxed);
   for (;;) {
@@ -189,8 +189,8 @@ static int32_t run_with_help(burnish_context *c, uint32_t *failed) {
 static int32_t step_error(burnish_context *c, uint32_t s, int32_t code) {
   const plan_step *step = &c->plan.steps[s];
   const char *what = code == BURNISH_INDEX_OUT_OF_RANGE ? "an index is out of range"
-                     : code == BURNISH_BAD_VALUE        ? "an input holds a value that the operator does not allow"
-                                                        : "the kernel failed";
+                     : code == BURNISH_BAD_VALUE ? "an input holds a value that the operator does not allow"
+                                                 : "the kernel failed";
   const char *kernel = c->plan.strings + c->plan.kernel_names[step->kernel];
   return burnish_fail(&c->error, code, (int32_t)s, "node %s: %s (code %d, kernel %s)",
                       c->plan.strings + step->node, what, (int)code, kernel);

@@ -14,16 +14,16 @@ typedef struct memory_module {
   burnish_image image;
 } memory_module;
 
-int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void *weights, uint64_t weights_bytes,
-                              const burnish_kernel *kernels, uint64_t kernel_count, const burnish_api **out,
-                              burnish_error *error);
+int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void *weights,
+                              uint64_t weights_bytes, const burnish_kernel *kernels, uint64_t kernel_count,
+                              const burnish_api **out, burnish_error *error);
 void burnish_module_destroy(const burnish_api *model);
 uint64_t burnish_checksum_of(const void *data, uint64_t bytes);
 
 /* Copies plan and kernel table; `weights` (64-byte aligned) and the kernels must outlive the module. */
-int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void *weights, uint64_t weights_bytes,
-                              const burnish_kernel *kernels, uint64_t kernel_count, const burnish_api **out,
-                              burnish_error *error) {
+int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void *weights,
+                              uint64_t weights_bytes, const burnish_kernel *kernels, uint64_t kernel_count,
+                              const burnish_api **out, burnish_error *error) {
   static const _Alignas(64) unsigned char no_weights[64];
   memory_module *m = calloc(1, sizeof *m);
   unsigned char *plan_copy = malloc((size_t)plan_bytes + 1);
@@ -38,8 +38,8 @@ int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void 
   }
   if (plan_bytes) memcpy(plan_copy, plan, (size_t)plan_bytes);
   if (kernel_count) memcpy(kernels_copy, kernels, (size_t)kernel_count * sizeof *kernels);
-  m->image = (burnish_image){plan_copy, plan_bytes, weights_bytes ? weights : no_weights, weights_bytes, kernels_copy,
-                             kernel_count};
+  m->image = (burnish_image){plan_copy,     plan_bytes,   weights_bytes ? weights : no_weights,
+                             weights_bytes, kernels_copy, kernel_count};
   m->api = (burnish_api)BURNISH_TABLE(&m->image);
   int32_t status = burnish_check(&m->api, error);
   if (status)

@@ -6,7 +6,9 @@ static plan_view view(const burnish_api *model) { return burnish_plan_view(model
 
 const char *burnish_name(const burnish_api *model) { return view(model).strings + view(model).header->name; }
 
-const char *burnish_target(const burnish_api *model) { return view(model).strings + view(model).header->target; }
+const char *burnish_target(const burnish_api *model) {
+  return view(model).strings + view(model).header->target;
+}
 
 int32_t burnish_check(const burnish_api *model, burnish_error *error) {
   int32_t status = burnish_plan_check(model->image, error);

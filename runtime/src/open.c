@@ -65,17 +65,19 @@ static int32_t check_bytes(const char *path, const unsigned char *data, uint64_t
     return fail(error, BURNISH_NOT_A_MODULE, "%.200s: not a Burnish module, cut short, or stripped", path);
   if (t.version != MODULE_VERSION)
     return fail(error, BURNISH_BAD_VERSION,
-                "%.200s: has module format %u, this opener reads %u; compile the model again", path, t.version,
-                MODULE_VERSION);
+                "%.200s: has module format %u, this opener reads %u; compile the model again", path,
+                t.version, MODULE_VERSION);
   if (t.file_bytes != bytes)
     return fail(error, BURNISH_NOT_A_MODULE, "%.200s: has %llu bytes, expected %llu; copy it again", path,
                 (unsigned long long)bytes, (unsigned long long)t.file_bytes);
   if (t.checksum != burnish_checksum(data, bytes - 16))
-    return fail(error, BURNISH_BAD_CHECKSUM, "%.200s: its checksum is wrong, so it was damaged; copy it again", path);
+    return fail(error, BURNISH_BAD_CHECKSUM,
+                "%.200s: its checksum is wrong, so it was damaged; copy it again", path);
   if (digest) {
     burnish_sha256(data, bytes - sizeof t, sha256);
     if (memcmp(sha256, t.sha256, sizeof sha256))
-      return fail(error, BURNISH_BAD_CHECKSUM, "%.200s: its SHA-256 digest is wrong, so it was changed", path);
+      return fail(error, BURNISH_BAD_CHECKSUM, "%.200s: its SHA-256 digest is wrong, so it was changed",
+                  path);
   }
   return check_cpu(path, &t, error);
 }
@@ -115,18 +117,21 @@ static int32_t load(const char *path, burnish_file *file, burnish_error *error) 
   file->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!file->handle) {
     const char *reason = dlerror();
-    return fail(error, BURNISH_BAD_LOAD, "%.200s: cannot load: %.200s", path, reason ? reason : "unknown reason");
+    return fail(error, BURNISH_BAD_LOAD, "%.200s: cannot load: %.200s", path,
+                reason ? reason : "unknown reason");
   }
   file->api = dlsym(file->handle, "burnish_module");
   if (!file->api || file->api->magic != BURNISH_API_MAGIC)
     return fail(error, BURNISH_NOT_A_MODULE, "%.200s: exports no burnish_module", path);
   if (file->api->version != BURNISH_API_VERSION || file->api->size < sizeof(burnish_api))
-    return fail(error, BURNISH_BAD_VERSION, "%.200s: has function table %u, expected %u; compile the model again", path,
+    return fail(error, BURNISH_BAD_VERSION,
+                "%.200s: has function table %u, expected %u; compile the model again", path,
                 file->api->version, BURNISH_API_VERSION);
   return file->api->check(file->api, error);
 }
 
-int32_t burnish_open(const char *path, const burnish_open_options *options, burnish_file *file, burnish_error *error) {
+int32_t burnish_open(const char *path, const burnish_open_options *options, burnish_file *file,
+                     burnish_error *error) {
   int32_t status;
   if (!path || !file || (options && options->size < sizeof *options))
     return fail(error, BURNISH_BAD_ARGUMENT, "burnish_open: `path` and `file` must be given, and `size` set");

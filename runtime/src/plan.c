@@ -87,12 +87,14 @@ static int32_t check_header(const burnish_image *image, burnish_error *error) {
                         h->version, BURNISH_PLAN_VERSION);
   sections = sizeof *h + ((uint64_t)h->input_count + h->output_count) * sizeof(plan_io) +
              (uint64_t)h->step_count * sizeof(plan_step) + (uint64_t)h->arg_count * sizeof(plan_arg) +
-             (uint64_t)h->dim_count * 8 + ((uint64_t)h->kernel_count + h->feature_count) * 4 + h->string_bytes;
+             (uint64_t)h->dim_count * 8 + ((uint64_t)h->kernel_count + h->feature_count) * 4 +
+             h->string_bytes;
   if (h->total_bytes != image->plan_bytes || sections != image->plan_bytes)
     return bad(error, "the plan's sections do not add up to its size");
   if (h->input_count > INT32_MAX || h->output_count > INT32_MAX || h->step_count > MAX_STEPS)
     return bad(error, "the plan counts too many steps, inputs or outputs");
-  if (h->arena_bytes > MAX_BYTES || h->scratch_bytes > MAX_BYTES) return bad(error, "the plan asks for too much memory");
+  if (h->arena_bytes > MAX_BYTES || h->scratch_bytes > MAX_BYTES)
+    return bad(error, "the plan asks for too much memory");
   if (h->weights_bytes != image->weights_bytes || (uintptr_t)image->weights % 64)
     return bad(error, "the weights' size or alignment is not the plan's");
   if (h->kernel_count != image->kernel_count) return bad(error, "the kernels' number is not the plan's");
@@ -153,16 +155,16 @@ static int32_t check_steps(const plan_view *v, burnish_error *error) {
     const plan_arg *args = v->args + s->first_arg;
     if (s->kind != STEP_CALL && s->kind != STEP_COPY)
       return burnish_fail(error, BURNISH_BAD_VERSION, (int32_t)i,
-                          "step %u has kind %u, which this runtime does not know; update Burnish", i, s->kind);
+                          "step %u has kind %u, which this runtime does not know; update Burnish", i,
+                          s->kind);
     if (s->first_arg > h->arg_count || s->arg_count > h->arg_count - s->first_arg)
       return bad(error, "a step's arguments lie outside of the plan");
     if (s->node >= h->string_bytes) return bad(error, "a node's name lies outside of the plan");
     if (s->kind == STEP_CALL && s->kernel >= h->kernel_count) return bad(error, "a step names no kernel");
     if (s->tasks > (uint64_t)INT64_MAX / 2 || s->scratch > h->scratch_bytes || s->gang > 1)
       return bad(error, "a step's tasks or scratch memory are out of range");
-    if (s->kind == STEP_COPY &&
-        (s->arg_count != 2 || args[0].nbytes != args[1].nbytes || args[1].space == SPACE_INPUT ||
-         args[1].space == SPACE_WEIGHTS))
+    if (s->kind == STEP_COPY && (s->arg_count != 2 || args[0].nbytes != args[1].nbytes ||
+                                 args[1].space == SPACE_INPUT || args[1].space == SPACE_WEIGHTS))
       return bad(error, "a copy does not have a source and a target of one size");
   }
   return BURNISH_OK;

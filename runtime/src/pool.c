@@ -52,8 +52,8 @@ int burnish_spin(int64_t spin_ns, int64_t *deadline, uint32_t *rounds) {
   return now < *deadline;
 }
 
-/* Sleeps until the ticket is no longer `seen`. The order of the two counters against summon's is what matters:
- * either the sleeper sees the new ticket, or the summoner sees the sleeper. */
+/* Sleeps until the ticket is no longer `seen`. The order of the two counters against summon's is what
+ * matters: either the sleeper sees the new ticket, or the summoner sees the sleeper. */
 static void sleep_until_summoned(pool *p, uint64_t seen) {
   pthread_mutex_lock(&p->lock);
   atomic_fetch_add(&p->sleepers, 1);

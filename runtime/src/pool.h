@@ -11,7 +11,7 @@
 
 typedef struct pool_job {
   /* Called on workers 1 … threads-1, each at any time between enter and leave, maybe repeatedly, maybe never.
-   * Returns 1 when the run is over, 0 when there was nothing to do for so long that the worker should sleep. */
+   * Returns 1 when the run is over, 0 when it found no work for so long that the worker should sleep. */
   int32_t (*work)(void *arg, int32_t worker);
   void *arg;
 } pool_job;
@@ -20,7 +20,7 @@ struct burnish_pool {
   uint32_t abi;
   int32_t threads;
   int64_t spin_ns; /* how long to wait actively; 0 where there are fewer CPUs than threads */
-  /* Waits for the pool's turn and offers `job` to its workers. False in a forked child, which has no threads. */
+  /* Waits for the pool's turn and offers `job` to its workers. False in a forked child: it has no threads. */
   int32_t (*enter)(burnish_pool *pool, const pool_job *job);
   /* Wakes workers that went to sleep; cheap when none does. */
   void (*summon)(burnish_pool *pool);
@@ -35,7 +35,7 @@ void burnish_pool_destroy(burnish_pool *pool);
 /* Monotonic clock. */
 int64_t burnish_now_ns(void);
 
-/* One round of an active wait that began with `*deadline` = 0 and `*rounds` = 0; false once `spin_ns` have gone by. */
+/* One round of an active wait that began with both counters at 0; false once `spin_ns` have gone by. */
 int burnish_spin(int64_t spin_ns, int64_t *deadline, uint32_t *rounds);
 
 #endif

@@ -33,7 +33,8 @@ int32_t reverse(const burnish_call *call, int64_t begin, int64_t end, int32_t wo
   return 0;
 }
 
-/* Gang: y[0] = the number of tasks, y[1] = workers; ten rounds in which every task reads its neighbour's last value. */
+/* Gang: y[0] = the number of tasks, y[1] = workers; ten rounds in which every task reads its neighbour's last
+ * value. */
 int32_t rotate(const burnish_call *call, int64_t begin, int64_t end, int32_t worker) {
   const int32_t *x = call->buffers[0];
   int32_t *y = call->buffers[1], *work = call->buffers[2];
