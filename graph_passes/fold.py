@@ -16,7 +16,7 @@ MAX_BYTES = 256 << 20
 def fold(graph: Graph, max_bytes: int = MAX_BYTES) -> Graph:
     """f(constants) → a constant. A graph output that becomes constant is copied from one by an Identity.
 
-    A node stays where its outputs exceed `max_bytes` or its reference reports an error, which is then the run's.
+    A node stays where its outputs exceed `max_bytes`, or its reference reports an error: then the run does.
     """
     constants = {n: a for n, a in graph.constants.items() if _plain(graph, n)}
     types = dict(graph.types)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
@@ -17,7 +18,7 @@ def onnx_function(
     domain = "" if node.domain == "ai.onnx" else node.domain
     if not onnx.defs.has(node.op_type, domain=domain, max_inclusive_version=opset):
         return None
-    schema = onnx.defs.get_schema(node.op_type, domain=domain, max_inclusive_version=opset)
+    schema: Any = onnx.defs.get_schema(node.op_type, domain=domain, max_inclusive_version=opset)
     body = None
     if version := _newest(schema.function_opset_versions, opset):
         body = schema.get_function_with_opset_version(version)

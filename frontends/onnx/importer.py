@@ -107,8 +107,9 @@ class Importer:
         for t in graph.initializer:
             if t.name not in skip:
                 array = tensor_array(t, self.model.folder, f"initializer {t.name!r}")
-                scope.values[t.name] = self._define(t.name, scope)
-                self.g.add_constant(scope.values[t.name], array)
+                name = self._define(t.name, scope)
+                self.g.add_constant(name, array)
+                scope.values[t.name] = name
 
     def _define(self, name: str, scope: Scope) -> str:
         """A graph-wide unique name for the ONNX value `name`."""
@@ -132,7 +133,7 @@ class Importer:
         name, mark = self._node_name(node, scope), self.g.mark()
         if function := self.functions.get((node.domain, node.op_type, node.overload)):
             attributes = {a.name: a for a in function.attribute_proto}
-            results = self.call(node, function, attributes, inputs, scope, name)
+            results: Sequence[str | None] = self.call(node, function, attributes, inputs, scope, name)
         else:
             results = self._standard(node, domain, inputs, scope, name)
         self._bind_outputs(node, results, scope, mark)

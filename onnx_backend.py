@@ -1,0 +1,153 @@
+"""The ONNX backend interface, so that ONNX's own test suite and other tools can run models through Burnish.
+
+rep = burnish.onnx_backend.prepare(model)      # model: onnx.ModelProto
+y, = rep.run([x])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend, BackendRep, Device, DeviceType
+
+from .errors import InputError, NeedsValueError, UnsupportedError
+from .pipeline import compile as compile_model
+
+Compile = Callable[..., Any]
+"""`pipeline.compile`, or another function of its interface whose result has run(dict) → dict."""
+
+
+class BurnishRep(BackendRep):
+    """A prepared model. Where inputs decide sizes, it is compiled when it first meets these inputs."""
+
+    def __init__(self, model: onnx.ModelProto, compile: Compile = compile_model, **options: Any):
+        self._model, self._compile, self._options = model, compile, options
+        initializers = {t.name for t in model.graph.initializer}
+        self._inputs = [i for i in model.graph.input if i.name not in initializers]
+        self._outputs = [o.name for o in model.graph.output]
+        self._deciding: tuple[str, ...] = ()
+        self._modules: dict[tuple, Any] = {}
+        self._open = any(not _is_static(i) for i in self._inputs)
+        if not self._open:
+            try:
+                self._modules[()] = compile(model, **options)
+            except NeedsValueError as error:
+                self._require(error)
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
+        """The outputs in the model's order. `inputs`: arrays in order of the model's inputs, or by name."""
+        feed = self._feed(inputs)
+        module = self._module(feed)
+        results = module.run({n: a for n, a in feed.items() if n not in self._deciding})
+        return tuple(results[name] for name in self._outputs)
+
+    def _feed(self, inputs: Any) -> dict[str, np.ndarray]:
+        names = [i.name for i in self._inputs]
+        if not isinstance(inputs, Mapping):
+            given = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
+            if len(given) > len(names):
+                raise InputError(f"{len(given)} inputs are given; the model takes {len(names)}")
+            inputs = dict(zip(names, given))
+        missing = [n for n in names if n not in inputs]
+        if missing:
+            raise InputError(f"the input {missing[0]!r} is missing; the model takes {', '.join(names)}")
+        return {n: _array(n, inputs[n]) for n in names}
+
+    def _module(self, feed: Mapping[str, np.ndarray]) -> Any:
+        while True:
+            values = {n: feed[n] for n in self._deciding}
+            shapes = {n: a.shape for n, a in feed.items() if n not in values} if self._open else {}
+            key = tuple((n, a.shape, a.tobytes()) for n, a in values.items()) + tuple(shapes.items())
+            if key in self._modules:
+                return self._modules[key]
+            try:
+                module = self._compile(self._model, values=values, shapes=shapes, **self._options)
+            except NeedsValueError as error:
+                self._require(error)
+                continue
+            self._modules[key] = module
+            return module
+
+    def _require(self, error: NeedsValueError) -> None:
+        """Adds the inputs that the error asks for; raises it where they are known already, or none."""
+        more = [n for n in error.inputs if n not in self._deciding]
+        if not more:
+            raise error
+        self._deciding += tuple(more)
+
+
+def _is_static(info: onnx.ValueInfoProto) -> bool:
+    tensor = info.type.tensor_type
+    return tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim)
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    if isinstance(value, (list, tuple, dict)) or value is None:
+        raise UnsupportedError(f"input {name!r} is given as {type(value).__name__}; expected an array")
+    return np.asarray(value)
+
+
+class BurnishBackend(Backend):
+    @classmethod
+    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        """Whether the model compiles, as far as can be said without its inputs."""
+        try:
+            cls.prepare(model, device, **kwargs)
+        except UnsupportedError:
+            return False
+        return True
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> BurnishRep:
+        """Compiles `model`; keyword arguments are those of `burnish.compile`."""
+        if not cls.supports_device(device):
+            raise UnsupportedError(f"the device {device!r} is not supported; supported is CPU")
+        return BurnishRep(model, **kwargs)
+
+    @classmethod
+    def run_model(
+        cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[np.ndarray, ...]:
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Sequence[np.ndarray],
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[np.ndarray, ...]:
+        """Runs one operator; `outputs_info` (dtype and shape of each output) may be omitted."""
+        helper = onnx.helper
+        names = [n for n in node.input if n]
+        infos = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in zip(names, inputs, strict=True)
+        ]
+        outputs = []
+        for n, (dtype, shape) in zip(node.output, outputs_info or [(None, ())] * len(node.output)):
+            if dtype is None:
+                outputs.append(onnx.ValueInfoProto(name=n))
+            else:
+                code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+                outputs.append(helper.make_tensor_value_info(n, code, shape))
+        graph = helper.make_graph([node], node.op_type, infos, [o for o in outputs if o.name])
+        version = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
+        return cls.run_model(model, list(inputs), device, **kwargs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return Device(device).type == DeviceType.CPU
+
+
+is_compatible = BurnishBackend.is_compatible
+prepare = BurnishBackend.prepare
+run_model = BurnishBackend.run_model
+run_node = BurnishBackend.run_node
+supports_device = BurnishBackend.supports_device

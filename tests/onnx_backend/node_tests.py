@@ -1,0 +1,135 @@
+"""ONNX's own node tests, run through the backend interface one by one."""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from burnish.compiler.ir.graph import Graph, interpret, verify
+from burnish.errors import BurnishError, InternalError
+from burnish.frontends.onnx.importer import import_onnx
+from burnish.graph_passes.fold import fold
+from burnish.graph_passes.simplify import simplify
+from burnish.onnx_backend import BurnishRep, prepare
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner
+
+PASSING = Path(__file__).with_name("passing.txt")
+SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """kind: "pass", "unsupported" (a typed error that names node or operator), "wrong" or "crash"."""
+
+    name: str
+    kind: str
+    detail: str = ""
+
+
+class Interpreted:
+    """A module that runs its graph by the operators' references."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        for name in self.graph.inputs:
+            type = self.graph.types[name]
+            assert (inputs[name].dtype, inputs[name].shape) == (type.dtype.numpy, type.dims)
+        with np.errstate(all="ignore"):
+            return interpret(self.graph, inputs)
+
+
+def compile_reference(model: onnx.ModelProto, **options: Any) -> Interpreted:
+    """Import and graph passes, no code: measures what the importer and the references cover."""
+    imported = import_onnx(model, **options)
+    verify(imported)
+    graph = simplify(fold(imported))
+    verify(graph)
+    return Interpreted(graph)
+
+
+def prepare_reference(model: onnx.ModelProto) -> BurnishRep:
+    return BurnishRep(model, compile=compile_reference)
+
+
+Prepare = Callable[[onnx.ModelProto], BurnishRep]
+PREPARE: dict[str, Prepare] = {
+    "reference": prepare_reference,
+    "compiled": prepare,
+}
+
+
+@lru_cache
+def cases() -> dict[str, TestCase]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in load_model_tests(kind="node")}
+
+
+def passing() -> list[str]:
+    return PASSING.read_text().split() if PASSING.exists() else []
+
+
+class TimeLimitError(Exception):
+    pass
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeLimitError(f"no end after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run_case(case: TestCase, prepare: Prepare, seconds: int = SECONDS) -> Outcome:
+    try:
+        with time_limit(seconds), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rep = prepare(case.model)
+            for inputs, expected in case.data_sets:
+                actual = rep.run([_plain(i) for i in inputs])
+                Runner.assert_similar_outputs(
+                    [_plain(e) for e in expected], list(actual), case.rtol, case.atol, case.model_dir
+                )
+    except AssertionError as error:
+        return Outcome(case.name, "wrong", _one_line(error))
+    except InternalError as error:
+        return Outcome(case.name, "crash", f"InternalError: {_one_line(error)}")
+    except BurnishError as error:
+        return _typed(case, error)
+    except Exception as error:
+        return Outcome(case.name, "crash", f"{type(error).__name__}: {_one_line(error)}")
+    return Outcome(case.name, "pass")
+
+
+def _typed(case: TestCase, error: BurnishError) -> Outcome:
+    detail = f"{type(error).__name__}: {_one_line(error)}"
+    if error.__cause__ is not None and not isinstance(error.__cause__, BurnishError):
+        return Outcome(case.name, "crash", detail)
+    return Outcome(case.name, "unsupported", detail)
+
+
+def _plain(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
