@@ -26,7 +26,7 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock
 
-from ..errors import InputError, InternalError, ToolError
+from ..errors import InputError, InternalError, ToolError, UnsupportedError
 
 HERE = Path(__file__).parent
 CORE = ("plan", "pool", "executor", "context", "module")  # in every module
@@ -35,6 +35,7 @@ _FLAGS = ("-std=c11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fno-ident
 _PLAN_HEADER = struct.Struct("<8sII4Q10I")
 _TRAILER = struct.Struct("<32s392s48sIIQQ")
 _MODULE_VERSION = 1
+_MOST_WEIGHTS = 1900 << 20  # code and data of a module lie within 2 GiB of each other
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,14 @@ const burnish_api {symbol} = BURNISH_TABLE(&image);
 """
 
 
+_HEADER_END = """
+#ifdef __cplusplus
+extern "C"
+#endif
+extern const burnish_api {symbol};
+"""
+
+
 def _write_parts(
     folder: Path,
     objects: Sequence[bytes],
@@ -312,26 +321,29 @@ def link_module(
         raise InputError(f"module kind {kind!r}: expected 'so' or 'a'")
     if plan_facts(plan)[2] != len(kernels):
         raise InternalError(f"the plan has {plan_facts(plan)[2]} kernels, but {len(kernels)} are given")
-    compiler = find_compiler()
+    if (os.stat(weights).st_size if isinstance(weights, Path) else len(weights or b"")) > _MOST_WEIGHTS:
+        raise UnsupportedError(
+            f"cannot save {out}: its weights exceed {_MOST_WEIGHTS >> 20} MB; run it from memory"
+        )
     symbol = "burnish_module" if kind == "so" else "burnish_" + re.sub(r"\W", "_", out.stem, flags=re.ASCII)
-    with tempfile.TemporaryDirectory(prefix="burnish-") as name:
-        folder = Path(name)
-        parts = _write_parts(folder, objects, plan, weights, kernels, symbol)
-        includes = [f"-I{include_dir()}", f"-I{source_dir()}", "-fvisibility=hidden"]
-        command = [*compiler.command, *_FLAGS, *includes, "-c", "module.c", "-o", "module_table.o"]
-        _run(command, folder, "assembling the module")
-        everything = ["module_table.o", *parts, *map(str, runtime_objects())]
-        try:
+    compiler, core = find_compiler(), [str(o) for o in runtime_objects()]
+    try:
+        with tempfile.TemporaryDirectory(prefix="burnish-") as name:
+            folder = Path(name)
+            parts = _write_parts(folder, objects, plan, weights, kernels, symbol)
+            includes = [f"-I{include_dir()}", f"-I{source_dir()}", "-fvisibility=hidden"]
+            command = [*compiler.command, *_FLAGS, *includes, "-c", "module.c", "-o", "module_table.o"]
+            _run(command, folder, "assembling the module")
+            everything = ["module_table.o", *parts, *core]
             if kind == "so":
                 _publish(_link_shared(compiler, folder, everything), out)
-                return
-            made = _link_archive(compiler, folder, everything, symbol)
-            header = folder / "module.h"
-            public = (include_dir() / "burnish.h").read_text()
-            header.write_text(
-                f'{public}\n#ifdef __cplusplus\nextern "C"\n#endif\nextern const burnish_api {symbol};\n'
-            )
-            _publish(made, out)
-            _publish(header, out.with_suffix(".h"))
-        except OSError as error:
-            raise InputError(f"cannot write {out}: {error.strerror}") from error
+            else:
+                made = _link_archive(compiler, folder, everything, symbol)
+                header = folder / "module.h"
+                header.write_text(
+                    (include_dir() / "burnish.h").read_text() + _HEADER_END.format(symbol=symbol)
+                )
+                _publish(made, out)
+                _publish(header, out.with_suffix(".h"))
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror}") from error

@@ -50,7 +50,7 @@ static void note_failure(burnish_context *c, uint32_t step, int32_t code) {
   atomic_compare_exchange_strong(&c->failure, &none, ((uint64_t)step + 1) << 32 | (uint32_t)code);
 }
 
-/* Where part `i` of [0, tasks) begins, cut into `parts`; no overflow, since tasks < 2^62 and parts are few. */
+/* Where part `i` of [0, tasks), cut into `parts`, begins. No overflow: tasks < 2^62, and parts are few. */
 static int64_t cut(int64_t tasks, int64_t i, int64_t parts) {
   return tasks / parts * i + tasks % parts * i / parts;
 }

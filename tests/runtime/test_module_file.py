@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from burnish.compiler.ir.plan import encode
-from burnish.errors import InputError, InternalError, ToolError
+from burnish.errors import InputError, InternalError, ToolError, UnsupportedError
 from burnish.runtime import build
 from burnish.runtime.binding import open_module
 from burnish.runtime.build import link_module
@@ -208,6 +208,14 @@ def test_opening_is_fast(kernels, tmp_path):
         times.append(time.perf_counter() - start)
         del module
     assert min(times) < 0.1  # 20 ms on a quiet machine
+
+
+def test_too_many_weights_are_refused(kernels, tmp_path):
+    plan, weights = chain_plan(), tmp_path / "weights"
+    with weights.open("wb") as file:
+        file.truncate(2 << 30)
+    with pytest.raises(UnsupportedError, match=r"cannot save .*m\.so: its weights exceed 1900 MB"):
+        link_module([kernels.object], encode(plan), weights, plan.kernels, tmp_path / "m.so")
 
 
 def test_errors_leave_no_file(kernels, tmp_path, monkeypatch):
