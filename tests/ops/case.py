@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from burnish.compiler.ir import expr as expr_ir
 from burnish.compiler.ir import graph as graph_ir
+from burnish.compiler.ir import loops_interpreter
 from burnish.compiler.ir.graph import Graph
 from burnish.compiler.ir.types import TensorType, dtype_of
 from burnish.compiler.ops.base import Decomposer, Op
@@ -128,6 +129,17 @@ def run_reference_vs_expr(case: Case) -> None:
         assert_outputs(case, [results[o] for o in graph.outputs])
     else:
         raise AssertionError(f"{case.op.name} is a loop program: use run_reference_vs_loops")
+
+
+def run_reference_vs_loops(case: Case) -> None:
+    """The operator's loop program, in both orders of its parallel loops, gives the reference's outputs."""
+    outputs = case.op.infer(*case.types)
+    program = case.op.loops(case.types, outputs)
+    for order in loops_interpreter.ORDERS:
+        arrays = [a for a in case.arrays() if a is not None]
+        memory = [np.zeros(t.dims, t.dtype.numpy) for t in outputs]
+        loops_interpreter.interpret(program, [*arrays, *memory], order=order)
+        assert_outputs(case, memory)
 
 
 def build_expr(case: Case) -> expr_ir.TensorExpr:

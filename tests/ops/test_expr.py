@@ -1,12 +1,13 @@
-"""Every operator's tensor expression or decomposition against its numpy reference."""
+"""Every operator's tensor expression, decomposition or loop program against its numpy reference."""
 
 import pytest
 
-from .case import all_cases, run_reference_vs_expr
+from .case import Case, all_cases, run_reference_vs_expr, run_reference_vs_loops
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in all_cases() if not case.op.has("loops")], ids=lambda case: case.id
-)
-def test_reference(case):
-    run_reference_vs_expr(case)
+@pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.id)
+def test_reference(case: Case) -> None:
+    if case.op.has("loops"):
+        run_reference_vs_loops(case)
+    else:
+        run_reference_vs_expr(case)
