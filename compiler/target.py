@@ -82,7 +82,9 @@ def host() -> Target:
     present = {name for name, on in llvm.get_host_cpu_features().items() if on}
     fitting = [t for t in TARGETS.values() if set(t.features) <= present]
     if not fitting:
-        raise InputError("this CPU lacks SSE4.2: Burnish has no target for it; compile with --target for another machine")
+        raise InputError(
+            "this CPU lacks SSE4.2: Burnish has no target for it; compile with --target for another machine"
+        )
     best = max(fitting, key=lambda t: t.vector_bits)
     caches = {f"l{level}": size for level, size in _caches().items()}
     return replace(best, name="host", cpu=llvm.get_host_cpu_name(), **caches)

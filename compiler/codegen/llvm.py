@@ -20,7 +20,7 @@ from ..ir.loops import Alloc, Barrier, Body, For, If, Prefetch, Program, Stmt, S
 from ..ir.types import BOOL, I64
 from ..target import Target
 from .llvm_scalar import Scalars
-from .llvm_values import FunctionText, Value, constant, index, memory_type
+from .llvm_values import FunctionText, Value, memory_type
 
 _CALL_FIELDS = {"buffers": 0, "scratch": 8, "scratch_stride": 16, "next_weights": 24, "barrier": 40}
 STACK_LIMIT = 64 * 1024  # bytes of register-scope buffers that may stay on the stack
@@ -86,7 +86,10 @@ class _StepEmitter:
         self.top(st)
         self.fn.emit(f"ret i32 {self.result()}")
         written = self.program.written()
-        args = [f"ptr noalias {'' if b.name in written else 'readonly '}%{_identifier(b.name)}.arg" for b in buffers]
+        args = [
+            f"ptr noalias {'' if b.name in written else 'readonly '}%{_identifier(b.name)}.arg"
+            for b in buffers
+        ]
         args += ["ptr %call", "ptr noalias %scratch", "i64 %begin", "i64 %end", "i32 %worker"]
         entry = ["entry:", *self.fn.allocas]
         if self.v.error_slot:
@@ -125,7 +128,12 @@ class _StepEmitter:
         """The outermost parallel loops, flattened into one loop over the task range."""
         chain: list[For] = []
         inner: Body = (st,)
-        while len(inner) == 1 and isinstance(inner[0], For) and inner[0].kind == "parallel" and inner[0].extent is not None:
+        while (
+            len(inner) == 1
+            and isinstance(inner[0], For)
+            and inner[0].kind == "parallel"
+            and inner[0].extent is not None
+        ):
             chain.append(inner[0])
             inner = inner[0].body
         if not chain:
@@ -213,7 +221,9 @@ class _StepEmitter:
                 self.vector(st, first, extent)
                 return
         elif st.kind in ("vector", "unroll"):
-            raise InternalError(f"code generation: {st.kind} loop over {st.var} has bounds known only when running")
+            raise InternalError(
+                f"code generation: {st.kind} loop over {st.var} has bounds known only when running"
+            )
         lo, hi = affine.bounds(st.begin, self.v.ranges)[0], affine.bounds(st.end, self.v.ranges)[1] - 1
         self.v.ranges[st.var] = (lo, max(lo, hi))
         self.counted(st, begin, end, maybe_empty=not constant_bounds)
@@ -249,7 +259,9 @@ class _StepEmitter:
 
     def vector(self, st: For, first: int, extent: int) -> None:
         if self.v.vector is not None:
-            raise InternalError(f"code generation: vector loop {st.var} inside vector loop {self.v.vector[0]}")
+            raise InternalError(
+                f"code generation: vector loop {st.var} inside vector loop {self.v.vector[0]}"
+            )
         body = st.body if first == 0 else loops.substitute(st.body, {st.var: s.Var(st.var) + first})
         self.v.bound.pop(st.var, None)
         self.v.ranges[st.var] = (0, extent - 1)
@@ -289,7 +301,9 @@ class _StepEmitter:
         v.mask = v.conjunction(outer, cond)
         self.body(st.then)
         if st.other:
-            flipped = self.fn.assign(f"xor {cond.typed}, {'splat (i1 true)' if cond.lanes > 1 else 'true'}", BOOL, cond.lanes)
+            flipped = self.fn.assign(
+                f"xor {cond.typed}, {'splat (i1 true)' if cond.lanes > 1 else 'true'}", BOOL, cond.lanes
+            )
             v.mask = v.conjunction(outer, flipped)
             self.body(st.other)
         v.mask = outer
@@ -320,7 +334,9 @@ class _StepEmitter:
         buffer = self.v.buffers[st.buffer]
         offset, terms, _ = self.v.resolve(self.v.flat(buffer, st.index))
         pointer = self.v.pointer(buffer, offset, terms)
-        self.fn.emit(self.fn.intrinsic("llvm.prefetch.p0", "void", [f"ptr {pointer}", "i32 0", "i32 3", "i32 1"]))
+        self.fn.emit(
+            self.fn.intrinsic("llvm.prefetch.p0", "void", [f"ptr {pointer}", "i32 0", "i32 3", "i32 1"])
+        )
 
 
 def _identifier(name: str) -> str:

@@ -107,7 +107,9 @@ class Scalars:
             def make(v: Value = v, c: int = c, previous: Value | None = previous) -> Value:
                 wide = broadcast(self.fn, v, lanes) if lanes > 1 else v
                 factor = broadcast(self.fn, index(c), lanes) if lanes > 1 else index(c)
-                product = wide if c == 1 else self.fn.assign(f"mul nsw {wide.typed}, {factor.text}", I64, lanes)
+                product = (
+                    wide if c == 1 else self.fn.assign(f"mul nsw {wide.typed}, {factor.text}", I64, lanes)
+                )
                 if previous is None:
                     return product
                 return self.fn.assign(f"add nsw {previous.typed}, {product.text}", I64, lanes)
@@ -123,7 +125,9 @@ class Scalars:
         if step:
             steps = ", ".join(f"i64 {offset + step * n}" for n in range(lanes))
             ramp = Value(f"<{steps}>", I64, lanes)
-            return ramp if total is None else self.fn.assign(f"add nsw {total.typed}, {ramp.text}", I64, lanes)
+            return (
+                ramp if total is None else self.fn.assign(f"add nsw {total.typed}, {ramp.text}", I64, lanes)
+            )
         if total is None:
             return index(offset)
         if offset == 0:
@@ -139,7 +143,9 @@ class Scalars:
             total = self.sum_terms(terms, 1)
             name = self.fn.fresh("p")
             assert total is not None
-            self.fn.emit(f"{name} = getelementptr {memory_type(buffer.dtype)}, ptr {self.pointers[buffer.name]}, {total.typed}")
+            self.fn.emit(
+                f"{name} = getelementptr {memory_type(buffer.dtype)}, ptr {self.pointers[buffer.name]}, {total.typed}"
+            )
             return name
 
         base = self.pointers[buffer.name]
@@ -181,7 +187,7 @@ class Scalars:
             wide = broadcast(self.fn, mask, lanes)
             mtype = memory_type(e.type, lanes)
             call = self.fn.intrinsic(
-                f"llvm.masked.load.{memory_suffix(e.type, lanes)}.p0", mtype, 
+                f"llvm.masked.load.{memory_suffix(e.type, lanes)}.p0", mtype,
                 [f"ptr align {e.type.bytes} {pointer}", wide.typed, f"{mtype} zeroinitializer"],
             )  # fmt: skip
             return self.from_memory(self.fn.assign(call, e.type, lanes), e.type, lanes)
@@ -191,7 +197,9 @@ class Scalars:
             offset, terms = 0, ((safe, 1),)
         pointer = self.pointer(buffer, offset, terms)
         align = self.alignment(buffer, offset, terms)
-        raw = self.fn.assign(f"load {memory_type(e.type, lanes)}, ptr {pointer}, align {align}", e.type, lanes)
+        raw = self.fn.assign(
+            f"load {memory_type(e.type, lanes)}, ptr {pointer}, align {align}", e.type, lanes
+        )
         return self.from_memory(raw, e.type, lanes)
 
     def alignment(self, buffer: Buffer, offset: int, terms: Terms) -> int:
@@ -259,7 +267,9 @@ class Scalars:
             wide = broadcast(self.fn, mask or constant(True, BOOL), lanes)
             value = self.to_memory(broadcast(self.fn, v, lanes))
             name = f"llvm.masked.scatter.{memory_suffix(buffer.dtype, lanes)}.v{lanes}p0"
-            self.fn.emit(self.fn.intrinsic(name, "void", [value, self.lane_pointers(buffer, idx), wide.typed]))
+            self.fn.emit(
+                self.fn.intrinsic(name, "void", [value, self.lane_pointers(buffer, idx), wide.typed])
+            )
             return
         lanes = self.vector[1] if self.vector and step else 1
         if v.lanes > lanes:
@@ -463,7 +473,9 @@ class Scalars:
             chosen = self.expr(e.then if cond.const else e.other)
             return replace(chosen, const=PADDING) if chosen.const == 0 and chosen.dtype.is_float else chosen
         then = self.masked(cond, e.then)
-        negated = self.fn.assign(f"xor {cond.typed}, {broadcast(self.fn, constant(True, BOOL), cond.lanes).text}", BOOL, cond.lanes)
+        negated = self.fn.assign(
+            f"xor {cond.typed}, {broadcast(self.fn, constant(True, BOOL), cond.lanes).text}", BOOL, cond.lanes
+        )
         other = self.masked(negated, e.other)
         if cond.lanes > 1:
             cond, then, other = self.unify(cond, then, other)
@@ -499,7 +511,9 @@ class Scalars:
         if e.op == "neg":
             if a.dtype.is_float:
                 return fn.assign(f"fneg {a.typed}", a.dtype, a.lanes)
-            return fn.assign(f"sub {a.type} {'zeroinitializer' if a.lanes > 1 else 0}, {a.text}", a.dtype, a.lanes)
+            return fn.assign(
+                f"sub {a.type} {'zeroinitializer' if a.lanes > 1 else 0}, {a.text}", a.dtype, a.lanes
+            )
         if e.op == "not":
             ones = broadcast(fn, constant(True if a.dtype is BOOL else -1, a.dtype), a.lanes)
             return fn.assign(f"xor {a.typed}, {ones.text}", a.dtype, a.lanes)
@@ -551,7 +565,9 @@ class Scalars:
         minus = broadcast(self.fn, constant(-1, a.dtype), a.lanes) if a.dtype.kind != "uint" else zero
         above = self.fn.assign(f"{compare_code('gt', a.dtype)} {a.typed}, {zero.text}", BOOL, a.lanes)
         below = self.fn.assign(f"{compare_code('lt', a.dtype)} {a.typed}, {zero.text}", BOOL, a.lanes)
-        rest = self.fn.assign(f"select {below.typed}, {minus.typed}, {a.typed}", a.dtype, a.lanes)  # ±0 and NaN stay
+        rest = self.fn.assign(
+            f"select {below.typed}, {minus.typed}, {a.typed}", a.dtype, a.lanes
+        )  # ±0 and NaN stay
         return self.fn.assign(f"select {above.typed}, {one.typed}, {rest.typed}", a.dtype, a.lanes)
 
     def checked(self, position: Value, extent: Value) -> Value:
@@ -583,7 +599,9 @@ class Scalars:
             return constant(float(a.const) if dtype.is_float else int(a.const), dtype)
         if dtype is BOOL:
             code = "fcmp une" if source.is_float else "icmp ne"
-            return fn.assign(f"{code} {a.typed}, {'zeroinitializer' if a.lanes > 1 else zero_text(source)}", BOOL, a.lanes)
+            return fn.assign(
+                f"{code} {a.typed}, {'zeroinitializer' if a.lanes > 1 else zero_text(source)}", BOOL, a.lanes
+            )
         if source.is_float and dtype.is_float:
             code = "fpext" if dtype.bits > source.bits else "fptrunc"
         elif source.is_float:

@@ -106,6 +106,16 @@ class Tensor:
         return self[tuple(i if d != 1 else s.const(0) for i, d in zip(tail, self.shape))]
 
 
+@dataclass(frozen=True)
+class Uniform(Tensor):
+    """A tensor whose elements are all one constant."""
+
+    value: int | float | bool = 0
+
+    def __getitem__(self, index: object) -> Expr:
+        return s.const(self.value, self.dtype)
+
+
 class ExprBuilder:
     """Collects stages while the operators of one fused subgraph describe themselves."""
 
@@ -161,7 +171,7 @@ class ExprBuilder:
         params = {name for name, _ in self.params}
         names: list[str] = []
         for t in outputs:
-            if t.name in params or t.name in names:
+            if t.name in params or t.name in names or isinstance(t, Uniform):
                 t = self.compute(t.dtype, t.shape, lambda *i, t=t: t[i], "copy")
             names.append(t.name)
         expr = TensorExpr(tuple(self.params), tuple(self.stages), tuple(names))

@@ -130,7 +130,7 @@ def _skeleton(model: ModelProto) -> ModelProto:
         if t.data_location != TensorProto.EXTERNAL and t.ByteSize() <= _SMALL:
             light.graph.initializer.append(t)
         elif t.name not in declared:
-            light.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, None))
+            light.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
     return light
 
 

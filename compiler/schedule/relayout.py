@@ -1,0 +1,86 @@
+"""Layouts made explicit: a tensor expression over logical tensors → the same over their physical arrays.
+
+y[n, c, h, w] with y: aBcd16b    →    y[n, c0, h, w, c1]   where c = 16·c0 + c1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..ir import affine
+from ..ir import scalar as s
+from ..ir.expr import Axis, Stage, TensorExpr
+from ..ir.scalar import Expr, Load, Var
+from ..ir.types import Layout, TensorType
+
+
+def relayout(expr: TensorExpr, layouts: Mapping[str, Layout]) -> TensorExpr:
+    """Every param and stage named in `layouts` becomes its physical array. Other stages keep their logical axes.
+
+    In the padding of a blocked axis, loads that would leave their tensor are guarded and read zero.
+    """
+    shapes = {name: type.dims for name, type in expr.params}
+    shapes.update({st.name: st.shape for st in expr.stages})
+    physical = {n: layouts[n].physical_shape(shapes[n]) if n in layouts else shapes[n] for n in shapes}
+    params = tuple(
+        (name, TensorType(type.dtype, physical[name]) if name in layouts else type)
+        for name, type in expr.params
+    )
+    stages = tuple(_stage(st, layouts, physical) for st in expr.stages)
+    return replace(expr, params=params, stages=stages)
+
+
+def physical_index(layout: Layout, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Where a logical element stands."""
+    rest = list(index)
+    inner: list[Expr] = []
+    for axis, factor in reversed(layout.blocks):
+        inner.append(s.binary("mod", rest[axis], factor))
+        rest[axis] = s.binary("floordiv", rest[axis], factor)
+    return tuple(rest[axis] for axis in layout.order) + tuple(reversed(inner))
+
+
+def split_axes(stage: Stage, layout: Layout) -> tuple[tuple[Axis, ...], dict[str, Expr]]:
+    """The stage's physical axes, and each logical axis as an expression of them."""
+    shape = layout.physical_shape(stage.shape)
+    names = [stage.axes[axis].name for axis in layout.order]
+    values: dict[int, Expr] = {axis: Var(stage.axes[axis].name) for axis in layout.order}
+    for axis, factor in layout.blocks:
+        name = f"{stage.axes[axis].name}_{sum(1 for n in names if n.startswith(stage.axes[axis].name + '_'))}"
+        values[axis] = values[axis] * factor + Var(name)
+        names.append(name)
+    axes = tuple(Axis(n, e) for n, e in zip(names, shape))
+    return axes, {stage.axes[axis].name: value for axis, value in values.items()}
+
+
+def _stage(st: Stage, layouts: Mapping[str, Layout], shapes: Mapping[str, tuple[int, ...]]) -> Stage:
+    axes, values = st.axes, {}
+    if st.name in layouts:
+        axes, values = split_axes(st, layouts[st.name])
+    ranges = {a.name: (0, max(a.extent - 1, 0)) for a in (*axes, *(st.reduce.axes if st.reduce else ()))}
+    padded = st.name in layouts and any(
+        st.axes[a].extent % layouts[st.name].block_of(a) for a in range(len(st.axes))
+    )
+
+    def place(e: Expr) -> Expr | None:
+        if not isinstance(e, Load):
+            return None
+        index = physical_index(layouts[e.tensor], e.index) if e.tensor in layouts else e.index
+        moved = Load(e.tensor, index, e.type)
+        if not padded:
+            return moved
+        leaves = [
+            s.within(i, extent)
+            for i, extent in zip(index, shapes[e.tensor])
+            if not _inside(affine.simplify(i, ranges), extent, ranges)
+        ]
+        return s.select(s.both(*leaves), moved, s.const(0, e.type)) if leaves else moved
+
+    body = s.transform(s.substitute(st.body, values), place)
+    return Stage(st.name, st.dtype, axes, affine.simplify(body, ranges), st.reduce)
+
+
+def _inside(index: Expr, extent: int, ranges: Mapping[str, affine.Range]) -> bool:
+    lo, hi = affine.bounds(index, ranges)
+    return lo >= 0 and hi < extent

@@ -1,0 +1,220 @@
+"""Fusion: an anchor operator with the elementwise operators after it, maps with maps, reductions with the maps before.
+
+A group is one kernel, so nothing inside it touches memory twice. Groups:
+    map      elementwise and data movement, in one pass over the output
+    anchor   a sum of products (convolution, matrix product) or pooling window, with an elementwise epilogue
+    rows     reductions (softmax, layer norm, …) with a cheap prologue and an elementwise epilogue
+    opaque   a loop program of its own
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..compiler.ir import scalar as s
+from ..compiler.ir.expr import Stage, TensorExpr
+from ..compiler.ir.graph import Graph, Node
+from ..compiler.ir.scalar import Binary, Cast, Load, Select, Var
+from ..compiler.ir.types import TensorType
+from ..compiler.ops.base import Op
+from ..compiler.ops.fused import FusedOp, expression
+from ..compiler.ops.movement import Identity, Reshape
+
+MAX_NODES = 24
+MAX_INPUTS = 12
+
+
+@dataclass
+class _Group:
+    nodes: list[Node]
+    kind: str
+    output: str  # the only value that leaves the group, for groups that may still grow
+    closed: bool = False
+    costly: bool = False
+    position: int = 0
+    shape: tuple[int, ...] = field(default=())
+
+
+def fuse(graph: Graph) -> Graph:
+    """Every operator with a tensor expression becomes part of a FusedOp; views and loop programs stay as they are."""
+    consumers = graph.consumers()
+    group_of: dict[str, _Group] = {}  # value → the group that yields it
+    groups: list[_Group] = []
+    order = {id(n): i for i, n in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        kind = classify(graph, node)
+        group = _join(graph, node, kind, group_of, consumers)
+        if group is None:
+            group = _Group([], kind, node.outputs[0])
+            groups.append(group)
+        group.nodes.append(node)
+        group.output = node.outputs[0]
+        group.position = order[id(node)]
+        group.shape = graph.types[node.outputs[0]].dims
+        group.closed = group.closed or kind in ("view", "opaque") or len(node.outputs) > 1
+        group.costly = group.costly or _is_costly(node.op)
+        for o in node.outputs:
+            group_of[o] = group
+        if kind == "rows" or kind == "map":
+            _absorb_prologues(graph, group, group_of, groups, consumers)
+    groups.sort(key=lambda g: g.position)
+    return graph.with_nodes(_fused_node(graph, g) for g in groups)
+
+
+def classify(graph: Graph, node: Node) -> str:
+    """view, opaque, anchor, rows, map or elementwise (a map that reads its inputs where it writes)."""
+    if isinstance(node.op, (Reshape, Identity)):
+        return "view"
+    if not node.op.has("compute"):
+        return "opaque"
+    return kind_of(expression(node.op, graph.input_types(node)))
+
+
+def kind_of(expr: TensorExpr) -> str:
+    reduces = [st for st in expr.stages if st.reduce]
+    if not reduces:
+        return "elementwise" if all(_reads_in_place(st) for st in expr.stages) else "map"
+    if len(reduces) == 1 and (is_product(reduces[0]) or is_window(reduces[0])):
+        return "anchor"
+    return "rows"
+
+
+def _reads_in_place(st: Stage) -> bool:
+    """Whether every load uses the stage's own axes in order (trailing ones, or 0 where it broadcasts)."""
+    names = [a.name for a in st.axes]
+    for load in s.loads(st.body):
+        tail = names[len(names) - len(load.index) :]
+        if len(load.index) > len(names):
+            return False
+        for e, name in zip(load.index, tail):
+            if not (e == Var(name) or (isinstance(e, s.Const) and e.value == 0)):
+                return False
+    return True
+
+
+def is_product(st: Stage) -> bool:
+    """Σ a·b with two reads (each perhaps cast or guarded)."""
+    if st.reduce is None or st.reduce.op != "sum" or not isinstance(st.body, Binary) or st.body.op != "mul":
+        return False
+    return all(_read(side) is not None for side in (st.body.a, st.body.b))
+
+
+def _read(e: s.Expr) -> Load | None:
+    while isinstance(e, (Cast, Select)):
+        e = e.value if isinstance(e, Cast) else e.then
+    return e if isinstance(e, Load) else None
+
+
+def is_window(st: Stage) -> bool:
+    """A reduction whose read slides: an index mixes an output axis with a reduction axis."""
+    if st.reduce is None:
+        return False
+    own, over = {a.name for a in st.axes}, {a.name for a in st.reduce.axes}
+    for load in s.loads(st.body):
+        for e in load.index:
+            names = s.variables(e)
+            if names & own and names & over:
+                return True
+    return False
+
+
+def _is_costly(op: Op) -> bool:
+    fn = getattr(op, "fn", "")
+    return fn in {"exp", "log", "tanh", "sigmoid", "erf", "pow", "sin", "cos"} or not op.has("compute")
+
+
+def _sole_reader(graph: Graph, value: str, node: Node, consumers: dict[str, list[Node]]) -> bool:
+    return value not in graph.outputs and all(c is node for c in consumers.get(value, []))
+
+
+def _join(
+    graph: Graph, node: Node, kind: str, group_of: dict[str, _Group], consumers: dict[str, list[Node]]
+) -> _Group | None:
+    """The group whose output this operator may be computed on, in registers: the latest that fits."""
+    if kind not in ("elementwise", "map") or len(node.outputs) > 1:
+        return None
+    shape = graph.types[node.outputs[0]].dims
+    best: _Group | None = None
+    for value in node.reads:
+        group = group_of.get(value)
+        if (
+            group is None
+            or group.closed
+            or group.output != value
+            or not _sole_reader(graph, value, node, consumers)
+        ):
+            continue
+        if kind == "map" and not (
+            group.kind in ("map", "elementwise") and not group.costly and _same_size(graph, value, shape)
+        ):
+            continue
+        if kind == "elementwise" and group.shape != shape:
+            continue
+        if len(group.nodes) >= MAX_NODES or len(_inputs(graph, [*group.nodes, node])) > MAX_INPUTS:
+            continue
+        if best is None or _rank(group) > _rank(best):
+            best = group
+    if best is not None and kind == "map":
+        best.kind = "map"
+    return best
+
+
+def _rank(group: _Group) -> tuple[bool, int]:
+    return group.kind == "anchor", group.position
+
+
+def _same_size(graph: Graph, value: str, shape: tuple[int, ...]) -> bool:
+    size = 1
+    for d in shape:
+        size *= d
+    return graph.types[value].size <= size * 2 and size <= graph.types[value].size * 2
+
+
+def _absorb_prologues(graph, group, group_of, groups, consumers) -> None:
+    """Maps that only this group reads are computed where they are read, if that is about once an element."""
+    node = group.nodes[-1]
+    for value in dict.fromkeys(node.reads):
+        other = group_of.get(value)
+        if other is None or other is group or other.closed or other.kind not in ("map", "elementwise"):
+            continue
+        if other.output != value or not _sole_reader(graph, value, node, consumers) or other.costly:
+            continue
+        if not _same_size(graph, value, graph.types[node.outputs[0]].dims) and group.kind != "rows":
+            continue
+        if len(group.nodes) + len(other.nodes) > MAX_NODES:
+            continue
+        if len(_inputs(graph, [*other.nodes, *group.nodes])) > MAX_INPUTS:
+            continue
+        group.nodes = [*other.nodes, *group.nodes]
+        for n in other.nodes:
+            for o in n.outputs:
+                group_of[o] = group
+        groups.remove(other)
+
+
+def _inputs(graph: Graph, nodes: list[Node]) -> list[str]:
+    made = {o for n in nodes for o in n.outputs}
+    return [
+        i
+        for i in dict.fromkeys(i for n in nodes for i in n.reads)
+        if i not in made and not is_inner(graph, i)
+    ]
+
+
+def is_inner(graph: Graph, value: str) -> bool:
+    """One-element constants become part of the code."""
+    return value in graph.constants and graph.constants[value].size == 1
+
+
+def _fused_node(graph: Graph, group: _Group) -> Node:
+    if group.kind in ("view", "opaque"):
+        return group.nodes[0]
+    nodes = group.nodes
+    inputs = _inputs(graph, nodes)
+    outputs = group.nodes[-1].outputs
+    values = {v for n in nodes for v in (*n.reads, *n.outputs)}
+    types = {v: TensorType(graph.types[v].dtype, graph.types[v].shape) for v in values}
+    constants = {v: graph.constants[v] for v in values if is_inner(graph, v)}
+    name = "+".join(dict.fromkeys(n.name for n in nodes))
+    inside = Graph(name, tuple(inputs), outputs, tuple(nodes), types, constants)
+    return Node(FusedOp(inside), tuple(inputs), outputs, name)

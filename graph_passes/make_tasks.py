@@ -1,0 +1,54 @@
+"""Graph of fused operators with layouts → kernel tasks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ..compiler.ir.graph import Graph, Node
+from ..compiler.ir.types import Layout
+from ..compiler.kernel_task import KernelTask
+from ..compiler.ops.fused import FusedOp, expression
+from ..compiler.ops.movement import Identity, Reshape
+from ..compiler.target import Target
+from ..compiler.templates.registry import algorithms
+
+
+def is_view(graph: Graph, node: Node) -> bool:
+    """The output is the input's memory under another shape."""
+    if not isinstance(node.op, (Reshape, Identity)):
+        return False
+    source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]
+    if source.layout is None and result.layout is None:
+        return True
+    return source.layout == result.layout and source.shape == result.shape
+
+
+def task_of(
+    graph: Graph, node: Node, target: Target, threads: int, algorithm: str | None = None
+) -> KernelTask:
+    """The task of one node; `algorithm` None takes the most specific template that fits."""
+    types = graph.input_types(node)
+    constants = {i for i in node.reads if i in graph.constants}
+    if not isinstance(node.op, FusedOp) and node.op.has("loops"):
+        program = node.op.loops(types, graph.output_types(node))
+        name = kernel_name(node, graph)
+        return KernelTask(name, None, (), frozenset(), "loops", target, threads, replace(program, name=name))
+    expr = expression(node.op, types)
+    params = [name for name, _ in expr.params]
+    layouts: list[tuple[str, Layout]] = []
+    for value, name in [*zip(node.reads, params), *zip(node.outputs, expr.outputs)]:
+        layout = graph.types[value].layout
+        if layout is not None:
+            layouts.append((name, layout))
+    fixed = frozenset(name for value, name in zip(node.reads, params) if value in constants)
+    task = KernelTask(kernel_name(node, graph), expr, tuple(layouts), fixed, "", target, threads)
+    return replace(task, algorithm=algorithm or algorithms(task)[0])
+
+
+def kernel_name(node: Node, graph: Graph) -> str:
+    """Says what the kernel computes: conv_add_relu_f32_nchw16c."""
+    label = node.op.label if isinstance(node.op, FusedOp) else type(node.op).__name__.lower()
+    type = graph.types[node.outputs[0]]
+    layout = f"_{type.layout}" if type.layout else ""
+    return re.sub(r"\W", "_", f"{label[:80]}_{type.dtype}{layout}")

@@ -1,0 +1,37 @@
+"""One arena for all intermediate values: greedy by size, lowest offset that is free over the value's whole life."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A value of `nbytes` that must be kept from step `first` to step `last`, both included."""
+
+    name: str
+    nbytes: int
+    first: int
+    last: int
+
+
+def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
+    """(offset of each value, arena size) in bytes; offsets are multiples of 64."""
+    offsets: dict[str, int] = {}
+    placed: list[tuple[int, int, Lifetime]] = []  # (begin, end, value), by begin
+    for value in sorted(lifetimes, key=lambda v: (-v.nbytes, v.first, v.name)):
+        size = max(ALIGNMENT, -(-value.nbytes // ALIGNMENT) * ALIGNMENT)
+        offset = 0
+        for begin, end, other in placed:
+            if other.last < value.first or value.last < other.first:
+                continue
+            if offset + size <= begin:
+                break
+            offset = max(offset, end)
+        offsets[value.name] = offset
+        placed.append((offset, offset + size, value))
+        placed.sort(key=lambda p: p[:2])
+    return offsets, max((end for _, end, _ in placed), default=0)

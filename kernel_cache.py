@@ -1,0 +1,104 @@
+"""Kernels compiled once: by task and config within a compilation, and across compilations in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import llvmlite
+
+from . import __version__
+from .compiler.build_kernel import Kernel, build_kernel
+from .compiler.codegen.llvm import Step
+from .compiler.kernel_task import Config, KernelTask
+from .runtime.build import cache_dir
+
+Progress = Callable[[str, int, int], None]
+
+
+class KernelStore:
+    """Builds the kernels of a model; equal tasks share one."""
+
+    def __init__(self, enabled: bool = True, folder: Path | None = None):
+        self.folder = (folder or cache_dir() / "kernels") if enabled else None
+
+    def build_all(
+        self,
+        tasks: Mapping[int, KernelTask],
+        pick_config: Callable[[KernelTask], Config],
+        progress: Progress | None = None,
+    ) -> dict[int, Kernel]:
+        built: dict[str, Kernel] = {}
+        result: dict[int, Kernel] = {}
+        for done, (n, task) in enumerate(tasks.items()):
+            if task.key not in built:
+                built[task.key] = self._get(task, pick_config(task))
+            result[n] = built[task.key]
+            if progress:
+                progress(task.name, done + 1, len(tasks))
+        return result
+
+    def _get(self, task: KernelTask, cfg: Config) -> Kernel:
+        symbol = f"{task.name}_{task.digest[:8]}"
+        if self.folder is None:
+            return build_kernel(task, cfg, symbol)
+        answers = json.dumps(getattr(cfg, "answers", {}), sort_keys=True)
+        text = "\n".join((task.key, answers, code_version(), llvmlite.__version__))
+        path = self.folder / hashlib.sha256(text.encode()).hexdigest()
+        kernel = _read(path)
+        if kernel is None:
+            kernel = build_kernel(task, cfg, symbol)
+            _write(path, kernel)
+        return kernel
+
+
+def code_version() -> str:
+    """Changes with every change of Burnish that may change generated code."""
+    global _VERSION
+    if _VERSION is None:
+        digest = hashlib.sha256(__version__.encode())
+        for path in sorted((Path(__file__).parent / "compiler").rglob("*.py")):
+            digest.update(path.read_bytes())
+        _VERSION = digest.hexdigest()
+    return _VERSION
+
+
+_VERSION: str | None = None
+
+
+def _read(path: Path) -> Kernel | None:
+    """A kernel from the cache; None if it is not there or not whole."""
+    try:
+        raw = path.read_bytes()
+        head, _, code = raw.partition(b"\n")
+        meta = json.loads(head)
+        if hashlib.sha256(code).hexdigest() != meta["digest"]:
+            return None
+        steps = tuple(Step(**s) for s in meta["steps"])
+        return Kernel(meta["name"], code, steps, tuple(meta["temps"]), meta["gang"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, kernel: Kernel) -> None:
+    """Whole or not at all; a cache that cannot be written is no error."""
+    meta = {
+        "name": kernel.name,
+        "steps": [asdict(s) for s in kernel.steps],
+        "temps": list(kernel.temps),
+        "gang": kernel.gang,
+        "digest": hashlib.sha256(kernel.object).hexdigest(),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as f:
+            f.write(json.dumps(meta).encode() + b"\n" + kernel.object)
+        os.replace(name, path)
+    except OSError:
+        return

@@ -1,0 +1,85 @@
+"""From a model to a module that runs: the whole way, one named call a step. Read this file first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .compiler.codegen.llvm import LoadedCode
+from .compiler.ir.graph import Graph
+from .compiler.kernel_task import Config, DefaultConfig, KernelTask
+from .compiler.target import Target, get_target, host_threads
+from .frontends.onnx.importer import import_onnx
+from .graph_passes.assign_layouts import assign_layouts
+from .graph_passes.fold import fold
+from .graph_passes.fuse import fuse
+from .graph_passes.make_plan import make_plan
+from .graph_passes.make_tasks import is_view, task_of
+from .graph_passes.simplify import simplify
+from .kernel_cache import KernelStore
+from .module import Module, load
+
+__all__ = ["Module", "compile", "load", "optimise"]
+
+
+def compile(
+    model: Any,
+    *,
+    target: str | Target = "host",
+    threads: int | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
+    pick_config: Callable[[KernelTask], Config] = lambda task: DefaultConfig(),
+    progress: Callable[[str, int, int], None] | None = None,
+    cache: bool = True,
+) -> Module:
+    """A module from an ONNX model given as path, bytes or ModelProto.
+
+    threads  how many the code is laid out for (default: all cores); a module runs with any number
+    shapes   sizes of whole inputs; dims: values of named dimensions; values: inputs fixed to constants
+    progress called as progress(kernel name, done, total) while kernels are compiled
+    """
+    machine = get_target(target)
+    workers = threads or host_threads()
+    graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
+    graph = optimise(graph, machine, workers)
+    tasks = {
+        n: task_of(graph, node, machine, workers)
+        for n, node in enumerate(graph.nodes)
+        if not is_view(graph, node)
+    }
+    kernels = KernelStore(enabled=cache).build_all(tasks, pick_config, progress)
+    packed = make_plan(graph, kernels, {n: flops(task) for n, task in tasks.items()}, machine)
+    code = LoadedCode([k.object for k in {k.name: k for k in kernels.values()}.values()], machine)
+    return Module.from_code(
+        packed, code, [k for k in {k.name: k for k in kernels.values()}.values()], threads or 1
+    )
+
+
+def optimise(graph: Graph, target: Target, threads: int) -> Graph:
+    """The passes over the graph, in order."""
+    graph = fold(graph)
+    graph = simplify(graph)
+    graph = fold(graph)  # simplification moves arithmetic onto weights
+    graph = fuse(graph)
+    return assign_layouts(graph, target)
+
+
+def flops(task: KernelTask) -> int:
+    """Floating-point operations of the sums of products in a task."""
+    total = 0
+    for st in task.expr.stages if task.expr else ():
+        if st.reduce:
+            n = 2
+            for axis in st.all_axes:
+                n *= axis.extent
+            total += n
+    return total
+
+
+def model_name(model: Any) -> str:
+    return Path(model).stem if isinstance(model, (str, Path)) else "model"
