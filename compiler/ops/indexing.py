@@ -10,10 +10,11 @@ import numpy as np
 from ...errors import ModelError
 from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
-from ..ir.loops import Buffer, Program, Stmt, Store, loop
+from ..ir.loops import Program, Store, loop
 from ..ir.scalar import Expr, Load, Var, const, select
 from ..ir.types import I64, DType, TensorType
 from .base import Op
+from .programs import copy_step, nest, program_buffers
 from .shapes import axis_of, fail, given, same_dtype, wide_array, widen, wrap_index, wrapped_array
 
 
@@ -262,28 +263,6 @@ def _check_reduction(reduction: str, dtype: DType) -> None:
         fail(f"reduction {reduction!r} is not defined on bool")
 
 
-def nest(
-    names: Sequence[str], extents: Sequence[int], body: Sequence[Stmt], kind: str = "parallel"
-) -> tuple[Stmt, ...]:
-    """`body` inside one loop for each name, outermost first."""
-    result = tuple(body)
-    for name, extent in reversed(list(zip(names, extents))):
-        result = (loop(name, extent, *result, kind=kind),)
-    return result
-
-
-def _copy_step(x: Buffer, y: Buffer) -> tuple[Stmt, ...]:
-    index = tuple(Var(f"c{n}") for n in range(len(x.shape)))
-    return nest([v.name for v in index], x.shape, [Store(y.name, index, Load(x.name, index, x.dtype))])
-
-
-def _buffers(inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> list[Buffer]:
-    """Params in the order that `Op.loops` promises."""
-    present = [t for t in inputs if t is not None]
-    names = [f"x{n}" for n in range(len(present))] + [f"y{n}" for n in range(len(outputs))]
-    return [Buffer(name, t.dtype, t.dims) for name, t in zip(names, (*present, *outputs))]
-
-
 @dataclass(frozen=True)
 class ScatterElements(Op):
     """x with updates[i…] written (or combined, in order) at i… whose index on `axis` is indices[i…]."""
@@ -309,7 +288,7 @@ class ScatterElements(Op):
         return (y,)
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
-        x, indices, updates, y = buffers = _buffers(inputs, outputs)
+        x, indices, updates, y = buffers = program_buffers(inputs, outputs)
         axis = self.axis % len(x.shape)
         i = tuple(Var(f"i{n}") for n in range(len(x.shape)))
         where = wrap_index(Load(indices.name, i, indices.dtype), x.shape[axis])
@@ -318,7 +297,7 @@ class ScatterElements(Op):
         along = loop(i[axis].name, indices.shape[axis], Store(y.name, target, value))
         others = [n for n in range(len(i)) if n != axis]
         steps = nest([i[n].name for n in others], [indices.shape[n] for n in others], [along])
-        return Program("scatter_elements", tuple(buffers), (*_copy_step(x, y), *steps))
+        return Program("scatter_elements", tuple(buffers), (*copy_step(x, y), *steps))
 
 
 @dataclass(frozen=True)
@@ -349,7 +328,7 @@ class ScatterND(Op):
         return (y,)
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
-        x, indices, updates, y = buffers = _buffers(inputs, outputs)
+        x, indices, updates, y = buffers = program_buffers(inputs, outputs)
         depth, outer = indices.shape[-1], indices.shape[:-1]
         i = tuple(Var(f"i{n}") for n in range(len(outer)))
         rest = tuple(Var(f"j{n}") for n in range(depth, len(x.shape)))
@@ -361,4 +340,4 @@ class ScatterND(Op):
         store = Store(y.name, target, _combined(self.reduction, Load(y.name, target, y.dtype), new))
         writes = nest([v.name for v in i], outer, [store], "serial")
         steps = nest([v.name for v in rest], x.shape[depth:], writes)
-        return Program("scatter_nd", tuple(buffers), (*_copy_step(x, y), *steps))
+        return Program("scatter_nd", tuple(buffers), (*copy_step(x, y), *steps))

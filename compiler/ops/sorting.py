@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..ir import scalar as s
-from ..ir.loops import Alloc, Buffer, If, Program, Stmt, Store, loop
+from ..ir.loops import Buffer, If, Program, Stmt, Store, loop
 from ..ir.scalar import Expr, Load, Var, const, select
-from ..ir.types import BOOL, I64, TensorType
+from ..ir.types import BOOL, I64, DType, TensorType
 from .base import Op
-from .indexing import _buffers, nest
+from .programs import allocated, get, nest, program_buffers, put, register
 from .shapes import axis_of, fail, given, wide, wide_array, widen
 
 
@@ -20,26 +20,6 @@ def _around(axis: int, rank: int) -> tuple[list[Var], list[int]]:
     """An index for every axis but one, and which axes these are."""
     others = [n for n in range(rank) if n != axis]
     return [Var(f"i{n}") for n in others], others
-
-
-def _register(name: str, dtype: s.DType) -> Buffer:
-    return Buffer(name, dtype, (1,), "register")
-
-
-def _get(buffer: Buffer) -> Load:
-    return Load(buffer.name, (const(0),), buffer.dtype)
-
-
-def _set(buffer: Buffer, value: Expr) -> Store:
-    return Store(buffer.name, (const(0),), value)
-
-
-def _with(buffers: Sequence[Buffer], *body: Stmt) -> Stmt:
-    """`body` with the buffers allocated around it."""
-    result = tuple(body)
-    for buffer in reversed(buffers):
-        result = (Alloc(buffer, result),)
-    return result[0]
 
 
 @dataclass(frozen=True)
@@ -69,18 +49,18 @@ class Cumulative(Op):
         return (np.moveaxis(total, -1, self.axis).astype(x.dtype),)
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
-        x, y = buffers = _buffers(inputs, outputs)
+        x, y = buffers = program_buffers(inputs, outputs)
         axis, extent = self.axis % len(x.shape), x.shape[self.axis]
         outer, others = _around(axis, len(x.shape))
         step = Var("step")
         at: Expr = const(extent - 1) - step if self.reverse else step
         index = (*outer[:axis], at, *outer[axis:])
-        total = _register("total", wide(x.dtype))
+        total = register("total", wide(x.dtype))
         op, start = ("add", 0) if self.fn == "sum" else ("mul", 1)
-        grow = _set(total, s.binary(op, _get(total), widen(Load(x.name, index, x.dtype))))
-        write = Store(y.name, index, s.cast(_get(total), y.dtype))
+        grow = put(total, s.binary(op, get(total), widen(Load(x.name, index, x.dtype))))
+        write = Store(y.name, index, s.cast(get(total), y.dtype))
         scan = loop("step", extent, *((write, grow) if self.exclusive else (grow, write)))
-        row = _with([total], _set(total, const(start, total.dtype)), scan)
+        row = allocated([total], put(total, const(start, total.dtype)), scan)
         names = [v.name for v in outer]
         return Program(f"running_{self.fn}", tuple(buffers), nest(names, [x.shape[n] for n in others], [row]))
 
@@ -115,7 +95,7 @@ class TopK(Op):
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
         """A bottom-up merge sort of every row's indices, between two halves of a scratch buffer."""
-        x, values, indices = buffers = _buffers(inputs, outputs)
+        x, values, indices = buffers = program_buffers(inputs, outputs)
         axis, extent = self.axis % len(x.shape), x.shape[self.axis]
         outer, others = _around(axis, len(x.shape))
         order = Buffer("order", I64, (2, max(extent, 1)), "scratch")
@@ -131,36 +111,36 @@ class TopK(Op):
         at = (*outer[:axis], slot, *outer[axis:])
         best = Load(x.name, (*outer[:axis], chosen, *outer[axis:]), x.dtype)
         emit = loop("slot", self.k, Store(values.name, at, best), Store(indices.name, at, chosen))
-        row = _with([order], start, sort, emit)
+        row = allocated([order], start, sort, emit)
         names = [v.name for v in outer]
         return Program("top_k", tuple(buffers), nest(names, [x.shape[n] for n in others], [row]))
 
-    def _merge_level(self, extent: int, order: Buffer, element) -> Stmt:
+    def _merge_level(self, extent: int, order: Buffer, element: Callable[[Expr], Expr]) -> Stmt:
         """Merges neighbouring sorted runs of 2^level indices into the other half of `order`."""
         level, run, place = Var("level"), Var("run"), Var("place")
         width = s.binary("shl", const(1), level)
         begin = run * width * 2
         middle = s.minimum(begin + width, extent)
         end = s.minimum(begin + width * 2, extent)
-        left, right = _register("left", I64), _register("right", I64)
+        left, right = register("left", I64), register("right", I64)
         half = level % 2
 
         def index(pointer: Buffer) -> Expr:
-            return Load("order", (half, _get(pointer)), I64)
+            return Load("order", (half, get(pointer)), I64)
 
         no, yes = const(False, BOOL), const(True, BOOL)
         left_wins = s.call("not", self._better(element(index(right)), element(index(left))))
-        take_left = select(s.lt(_get(left), middle), select(s.lt(_get(right), end), left_wins, yes), no)
-        picked = _register("picked", BOOL)
+        take_left = select(s.lt(get(left), middle), select(s.lt(get(right), end), left_wins, yes), no)
+        picked = register("picked", BOOL)
         merge = loop(
             "place",
             end,
-            _set(picked, take_left),
-            Store("order", (const(1) - half, place), select(_get(picked), index(left), index(right))),
-            If(_get(picked), (_set(left, _get(left) + 1),), (_set(right, _get(right) + 1),)),
+            put(picked, take_left),
+            Store("order", (const(1) - half, place), select(get(picked), index(left), index(right))),
+            If(get(picked), (put(left, get(left) + 1),), (put(right, get(right) + 1),)),
             begin=begin,
         )
-        body = _with([left, right, picked], _set(left, begin), _set(right, middle), merge)
+        body = allocated([left, right, picked], put(left, begin), put(right, middle), merge)
         runs = (const(extent - 1) + width * 2) // (width * 2)
         return loop("run", runs, body)
 
@@ -189,59 +169,59 @@ class Det(Op):
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
         """Gaussian elimination with row pivots; the determinant is the product of the pivots."""
-        x, y = buffers = _buffers(inputs, outputs)
+        x, y = buffers = program_buffers(inputs, outputs)
         size, dtype = x.shape[-1], wide(x.dtype)
         outer = [Var(f"i{n}") for n in range(len(x.shape) - 2)]
         matrix = Buffer("matrix", dtype, (max(size, 1), max(size, 1)), "scratch")
-        det, best = _register("det", dtype), _register("best", I64)
+        det, best = register("det", dtype), register("best", I64)
         row, column = Var("row"), Var("column")
         fill = Store("matrix", (row, column), widen(Load(x.name, (*outer, row, column), x.dtype)))
-        one = _with(
+        one = allocated(
             [matrix, det, best],
             loop("row", size, loop("column", size, fill)),
-            _set(det, const(1, dtype)),
+            put(det, const(1, dtype)),
             loop("pivot", size, *_eliminate(size, dtype, det, best)),
-            Store(y.name, tuple(outer), s.cast(_get(det), y.dtype)),
+            Store(y.name, tuple(outer), s.cast(get(det), y.dtype)),
         )
         names = [v.name for v in outer]
         return Program("det", tuple(buffers), nest(names, x.shape[:-2], [one]))
 
 
-def _eliminate(size: int, dtype: s.DType, det: Buffer, best: Buffer) -> list[Stmt]:
+def _eliminate(size: int, dtype: DType, det: Buffer, best: Buffer) -> list[Stmt]:
     """One column of the elimination: choose the pivot, swap its row up, clear what is below it."""
     pivot, row, column = Var("pivot"), Var("row"), Var("column")
 
     def cell(i: Expr, j: Expr) -> Load:
         return Load("matrix", (i, j), dtype)
 
-    held = _register("held", dtype)
-    larger = s.binary("gt", s.call("abs", cell(row, pivot)), s.call("abs", cell(_get(best), pivot)))
+    held = register("held", dtype)
+    larger = s.binary("gt", s.call("abs", cell(row, pivot)), s.call("abs", cell(get(best), pivot)))
     swap = loop(
         "column",
         size,
-        _with(
+        allocated(
             [held],
-            _set(held, cell(pivot, column)),
-            Store("matrix", (pivot, column), cell(_get(best), column)),
-            Store("matrix", (_get(best), column), _get(held)),
+            put(held, cell(pivot, column)),
+            Store("matrix", (pivot, column), cell(get(best), column)),
+            Store("matrix", (get(best), column), get(held)),
         ),
     )
-    factor = _register("factor", dtype)
-    reduced = cell(row, column) - _get(factor) * cell(pivot, column)
+    factor = register("factor", dtype)
+    reduced = cell(row, column) - get(factor) * cell(pivot, column)
     clear = loop(
         "row",
         size,
-        _with(
+        allocated(
             [factor],
-            _set(factor, cell(row, pivot) / cell(pivot, pivot)),
+            put(factor, cell(row, pivot) / cell(pivot, pivot)),
             loop("column", size, Store("matrix", (row, column), reduced), begin=pivot + 1),
         ),
         begin=pivot + 1,
     )
     return [
-        _set(best, pivot),
-        loop("row", size, If(larger, (_set(best, row),)), begin=pivot + 1),
-        If(s.binary("ne", _get(best), pivot), (swap, _set(det, -_get(det)))),
-        _set(det, _get(det) * cell(pivot, pivot)),
+        put(best, pivot),
+        loop("row", size, If(larger, (put(best, row),)), begin=pivot + 1),
+        If(s.binary("ne", get(best), pivot), (swap, put(det, -get(det)))),
+        put(det, get(det) * cell(pivot, pivot)),
         If(s.binary("ne", cell(pivot, pivot), const(0, dtype)), (clear,)),
     ]

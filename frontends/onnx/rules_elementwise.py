@@ -22,7 +22,7 @@ BINARY_NAMES = {
     "Equal": "eq", "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt", "LessOrEqual": "le", "Mul": "mul",
     "Or": "or", "PRelu": "prelu", "Sub": "sub", "Xor": "xor",
 }  # fmt: skip
-PARAMETERS = {
+PARAMETERS: dict[str, tuple[str, dict[str, float]]] = {
     "Celu": ("celu", {"alpha": 1.0}),
     "Elu": ("elu", {"alpha": 1.0}),
     "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
@@ -123,7 +123,7 @@ def clip(c: NodeContext, x: str, low: str | None = None, high: str | None = None
     dtype = c.type(x).dtype
     known = [None if v is None else c.g.constants.get(v) for v in (low, high)]
     if dtype.is_float and all(v is None or k is not None for v, k in zip((low, high), known)):
-        bounds = [limit if k is None else float(k) for limit, k in zip((-np.inf, np.inf), known)]
+        bounds = [limit if k is None else k.item() for limit, k in zip((-np.inf, np.inf), known)]
         return c.emit(Unary("clip", tuple(bounds)), x)
     for bound, fn in ((low, "max"), (high, "min")):
         x = x if bound is None else c.one(Binary(fn), x, bound)

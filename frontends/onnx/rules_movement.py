@@ -23,7 +23,8 @@ def dropout(c: NodeContext, x: str, ratio: str | None = None, training: str | No
     if trains and (ratio is None or float(c.value(ratio, "ratio")) != 0):
         raise c.unsupported("dropout while training", "export the model for inference")
     outputs = c.emit(Identity(), x)
-    return (*outputs, c.const(np.ones(c.type(x).dims, np.bool_))) if c.wants(1) else outputs
+    mask = np.bool_ if c.opset >= 10 else c.type(x).dtype.numpy
+    return (*outputs, c.const(np.ones(c.type(x).dims, mask))) if c.wants(1) else outputs
 
 
 @onnx("Transpose")
