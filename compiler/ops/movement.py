@@ -101,7 +101,8 @@ def _groups(shape: tuple[int, ...], source: tuple[int, ...]) -> list[tuple[list[
     groups: list[tuple[list[int], list[int]]] = []
     p = q = 0
     while p < len(shape) or q < len(source):
-        to, of = [], []
+        to: list[int] = []
+        of: list[int] = []
         left, right = 1, 1
         while True:
             if left < right or (left == right and p < len(shape) and (not to or shape[p] == 1)):
@@ -315,7 +316,7 @@ class Trilu(Op):
         return (TensorType(x.dtype, x.shape),)
 
     def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
-        mask = np.tri(*x.shape[-2:], self.k - 1 if self.upper else self.k, dtype=np.bool_)
+        mask = np.tri(x.shape[-2], x.shape[-1], self.k - 1 if self.upper else self.k, dtype=np.bool_)
         return (np.where(mask != self.upper, x, x.dtype.type(0)),)
 
     def compute(self, b: ExprBuilder, x: Tensor) -> tuple[Tensor, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from burnish.compiler.ir import expr as expr_ir
@@ -23,7 +24,7 @@ from burnish.compiler.ops.base import Decomposer, Op
 TOLERANCE = {"f32": 2e-6, "f64": 1e-12, "f16": 2e-3, "bf16": 1.6e-2}
 """Greatest difference from the reference, relative to max(1, |expected|), before a case widens it."""
 
-Spec = TensorType | np.ndarray | str | None
+Spec: TypeAlias = TensorType | np.ndarray | str | None
 """An input: a type to be filled with seeded data ("f32[2,3]" or TensorType), the data itself, or absent."""
 
 

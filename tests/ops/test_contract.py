@@ -3,7 +3,9 @@
 import ast
 import importlib
 import pkgutil
+from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 
 import burnish.compiler.ops
 import burnish.frontends.onnx
@@ -14,11 +16,8 @@ from .case import all_cases
 
 INTERNAL = {
     "FusedOp": "the fuse pass makes it of operators that each have a case",
-    "LstmRecurrence": "LSTM decomposes into it",
-    "GruRecurrence": "GRU decomposes into it",
-    "RnnRecurrence": "RNN decomposes into it",
 }
-"""Operators that no import rule makes, and why they exist."""
+"""Operators that neither a rule nor a decomposition makes, and why they exist."""
 WITHOUT_CASE = {"FusedOp"}
 
 
@@ -28,12 +27,16 @@ def _all_ops() -> list[str]:
     return sorted(OPS)
 
 
-def _names_in_rules() -> set[str]:
-    """Every name that an import rule calls or passes on."""
-    names: set[str] = set()
-    for path in Path(burnish.frontends.onnx.__path__[0]).glob("rules_*.py"):
-        names |= {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
-    return names
+@lru_cache(maxsize=1)
+def _reachable() -> set[str]:
+    """Every name that import rules mention, or other operators, which decompose into it."""
+    files = (*_sources(burnish.frontends.onnx, "rules_*.py"), *_sources(burnish.compiler.ops, "*.py"))
+    trees = [ast.parse(path.read_text()) for path in files]
+    return {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _sources(package: ModuleType, pattern: str) -> list[Path]:
+    return sorted(Path(package.__path__[0]).glob(pattern))
 
 
 @pytest.mark.parametrize("name", _all_ops())
@@ -43,7 +46,9 @@ def test_contract(name: str) -> None:
     assert {"infer", "reference"} <= methods
     assert len(methods & {"compute", "loops", "decompose"}) == 1, "exactly one way of computing it"
     assert op.__doc__, "a docstring that defines it"
-    assert name in _names_in_rules() or name in INTERNAL, "an import rule, or a reason in INTERNAL"
+    assert name in _reachable() or name in INTERNAL, (
+        "an import rule, an operator that decomposes into it, or a reason"
+    )
     assert name in WITHOUT_CASE or any(type(case.op) is op for case in all_cases()), (
         "a case in tests/ops/cases_*.py"
     )
