@@ -36,7 +36,7 @@ class _Layer(Op, abstract=True):
     roles: ClassVar[tuple[str, ...]] = ("x", "w", "r", "bias", "lengths", "h0")
     gates: ClassVar[int] = 1
 
-    def _recurrence(self, n: int) -> Op:
+    def _decomposed_loop(self, n: int) -> Op:
         """The time loop of direction n."""
         raise NotImplementedError
 
@@ -104,7 +104,7 @@ class _Layer(Op, abstract=True):
         vectors: dict[str, np.ndarray | None] = {
             role: t[role][n] for role in ("h0", "c0", "peephole") if role in t
         }
-        op = self._recurrence(n)
+        op = self._decomposed_loop(n)
         vectors.update(xw=xw, r=t["r"][n], bias=kept, lengths=t.get("lengths"))
         return op.reference(*(vectors.get(role) for role in op.roles))  # type: ignore[attr-defined]
 
@@ -149,7 +149,7 @@ class _Layer(Op, abstract=True):
             role: part(g, t[role], n) for role in ("r", "h0", "c0", "peephole") if role in t
         }
         values.update(xw=g.one(Reshape((steps, batch, size)), xw), bias=kept, lengths=t.get("lengths"))
-        op = self._recurrence(n)
+        op = self._decomposed_loop(n)
         return g.emit(op, *(values.get(role) for role in op.roles))  # type: ignore[attr-defined]
 
     def _bias(self, g: Decomposer, of_r: str) -> tuple[str, str | None]:
@@ -174,7 +174,7 @@ def cut(g: Decomposer, vector: str, start: int, size: int) -> str:
 class RNN(_Layer):
     """h = f(x·wᵀ + h·rᵀ + bias)."""
 
-    def _recurrence(self, n: int) -> Op:
+    def _decomposed_loop(self, n: int) -> Op:
         return RnnRecurrence(self._activations(n), self._directions[n], self.clip)
 
 
@@ -187,7 +187,7 @@ class LSTM(_Layer):
     roles = ("x", "w", "r", "bias", "lengths", "h0", "c0", "peephole")
     gates = 4
 
-    def _recurrence(self, n: int) -> Op:
+    def _decomposed_loop(self, n: int) -> Op:
         return LstmRecurrence(self._activations(n), self._directions[n], self.clip, self.input_forget)
 
 
@@ -199,7 +199,7 @@ class GRU(_Layer):
 
     gates = 3
 
-    def _recurrence(self, n: int) -> Op:
+    def _decomposed_loop(self, n: int) -> Op:
         return GruRecurrence(self._activations(n), self._directions[n], self.clip, self.linear_before_reset)
 
     def _reference_bias(self, of_r: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
