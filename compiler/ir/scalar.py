@@ -281,7 +281,7 @@ def cast(value: Expr, dtype: DType) -> Expr:
     if value.dtype is dtype:
         return value
     if isinstance(value, Const) and dtype.is_float and value.type.kind != "bool" and abs(value.value) < 2048:
-        return const(value.value, dtype)
+        return const(float(value.type.numpy.type(value.value)), dtype)
     return Cast(value, dtype)
 
 
