@@ -89,7 +89,7 @@ UNARY: dict[str, Function] = {
     "isnan": Function(lambda x: call("isnan", x), np.isnan, FLOATS, to_bool=True),
     "isinf": Function(
         _infinite,
-        lambda x, n, p: (np.isneginf(x) & bool(n)) | (np.isposinf(x) & bool(p)),
+        lambda x, n, p: np.isin(x, [-np.inf] * bool(n) + [np.inf] * bool(p)),
         FLOATS,
         True,
         params=2,
