@@ -70,6 +70,7 @@ class Writer:
     lanes: Lanes | None = None
     _known: dict[tuple[bool, Expr], str] = field(default_factory=dict)
     _uses: dict[Expr, int] = field(default_factory=dict)
+    _certain: dict[Expr, frozenset[Expr]] = field(default_factory=dict)
     _count: int = 0
 
     def line(self, text: str) -> None:
@@ -108,7 +109,7 @@ class Writer:
     def start(self, *expressions: Expr) -> None:
         """Begins a statement: a value is computed once in it, loads included."""
         self._known = {}
-        self._uses = {}
+        self._uses, self._certain = {}, {}
         seen: set[Expr] = set()
         stack = list(expressions)
         while stack:
@@ -274,21 +275,38 @@ class Writer:
         return result
 
     def _share(self, e: Select, write: Callable[[Expr], str]) -> None:
-        """Computes before the branches what several places need, if all its loads are known already."""
+        """Computes before the branches the loads that both need, and what several places make of them."""
+        both = self._certain_loads(e.then) & self._certain_loads(e.other)
+        for x in s.walk(e):
+            if x in both:
+                write(x)
         in_lanes = write == self.in_lanes
         safe: dict[Expr, bool] = {}
 
         def visit(x: Expr) -> bool:
             if x not in safe:
-                known = (in_lanes, x) in self._known
+                if (in_lanes, x) in self._known:
+                    safe[x] = True
+                    return True
                 below = [visit(c) for c in s.children(x)]
-                safe[x] = known or (all(below) and not _guarded(x))
-                if safe[x] and not known and below and self._uses.get(x, 0) > 1:
+                safe[x] = all(below) and not _guarded(x)
+                if safe[x] and below and self._uses.get(x, 0) > 1:
                     write(x)
             return safe[x]
 
         visit(e.then)
         visit(e.other)
+
+    def _certain_loads(self, e: Expr) -> frozenset[Expr]:
+        """The loads and checks that happen whenever `e` is evaluated."""
+        if e not in self._certain:
+            parts = [self._certain_loads(c) for c in s.children(e)]
+            if isinstance(e, Select):
+                found = parts[0] | (parts[1] & parts[2])
+            else:
+                found = frozenset({e} if _guarded(e) else ()).union(*parts)
+            self._certain[e] = found
+        return self._certain[e]
 
     def _as_numpy(self, code: str, dtype: DType) -> str:
         return code if dtype.is_float else f"{self.object(dtype.numpy.type)}({code})"
