@@ -38,7 +38,7 @@ def task_of(
     params = [name for name, _ in expr.params]
     layouts: list[tuple[str, Layout]] = []
     for value, name in [*zip(node.reads, params), *zip(node.outputs, expr.outputs)]:
-        layout = graph.types[value].layout
+        layout = graph.types[value].layout or _same_memory(graph, node, value)
         if layout is not None:
             layouts.append((name, layout))
     fixed = frozenset(name for value, name in zip(node.reads, params) if value in constants)
@@ -46,9 +46,19 @@ def task_of(
     return replace(task, algorithm=algorithm or algorithms(task)[0])
 
 
+def _same_memory(graph: Graph, node: Node, value: str) -> Layout | None:
+    """A plain (n, c, 1, 1) written from blocked inputs may as well be blocked: the bytes are the same."""
+    result = graph.types[value]
+    layout = next((t.layout for t in graph.input_types(node) if t and t.layout and t.rank == result.rank), None)
+    if value not in node.outputs or layout is None or result.rank < 3 or result.dtype.bytes != 4:
+        return None
+    whole = all(d == 1 for d in result.dims[2:]) and result.dims[1] % layout.block_of(1) == 0
+    return layout if whole and layout == Layout.channel_blocked(result.rank, layout.block_of(1)) else None
+
+
 def kernel_name(node: Node, graph: Graph) -> str:
     """Says what the kernel computes: conv_add_relu_f32_nchw16c."""
     label = node.op.label if isinstance(node.op, FusedOp) else type(node.op).__name__.lower()
-    type = graph.types[node.outputs[0]]
-    layout = f"_{type.layout}" if type.layout else ""
-    return re.sub(r"\W", "_", f"{label[:80]}_{type.dtype}{layout}")
+    result = graph.types[node.outputs[0]]
+    layout = f"_{result.layout}" if result.layout else ""
+    return re.sub(r"\W", "_", f"{label[:80]}_{result.dtype}{layout}")

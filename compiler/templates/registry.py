@@ -6,9 +6,9 @@ from types import ModuleType
 
 from ...errors import InternalError
 from ..kernel_task import KernelTask
-from . import naive
+from . import direct, naive
 
-TEMPLATES: dict[str, ModuleType] = {"naive": naive}
+TEMPLATES: dict[str, ModuleType] = {"direct": direct, "naive": naive}
 
 
 def template(task: KernelTask) -> ModuleType:

@@ -1,0 +1,426 @@
+"""Sums of products, windows and other reductions whose outputs fill vector registers: convolution, matrix product, pooling.
+
+    for columns, rows, pixels (outer):          tasks
+        acc[rows, pixels, columns] = 0          a register tile
+        for reduction (outer):
+            for taps: acc += x[…] · w[…]        one broadcast of x serves all columns, one vector of w all pixels
+        out = epilogue(acc)
+
+The innermost output axis is the vector; its loads must have stride 0 or 1 there (a packed copy is made where not).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ..ir import affine
+from ..ir import scalar as s
+from ..ir.expr import Axis, Stage, TensorExpr
+from ..ir.loops import Program, Store
+from ..ir.scalar import Binary, Expr, Load, Var
+from ..kernel_task import Config, KernelTask
+from ..schedule.canonical import canonical
+from ..schedule.nest import Nest
+from ..schedule.relayout import relayout
+from ..schedule.rewrite_expr import rename_axes
+from ..schedule.schedule import Schedule
+from ..target import Target
+from .common import inline_cheap
+
+ACC = "tile_acc"
+MAX_UNROLLED = 640  # updates of the register tile in one loop body
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What each axis of the accumulator is for."""
+
+    vector: str
+    column: str | None  # blocks of the vector axis or its outer part: weights change, inputs do not
+    pixels: tuple[str, ...]  # inputs change, weights do not; innermost first
+    batch: tuple[str, ...]  # both change
+    taps: tuple[str, ...]  # reduction axes that slide over a pixel axis
+    sums: tuple[str, ...]  # the other reduction axes
+
+
+@dataclass(frozen=True)
+class Params:
+    tile: tuple[tuple[str, int], ...]  # register tile: axis → size
+    reduction: tuple[str, ...]  # loop order, outermost first
+    unrolled: tuple[str, ...]
+    block: tuple[tuple[str, int], ...]  # reduction axes split by the input's channel block
+    columns_outer: bool
+    tasks_inner: bool  # whether the innermost pixel loop is dealt to threads too
+
+
+def matches(task: KernelTask) -> bool:
+    expr = _expression(task)
+    return expr is not None and _roles(expr, task.target) is not None
+
+
+def params(task: KernelTask, cfg: Config) -> Params:
+    expr = _expression(task)
+    assert expr is not None
+    roles = _roles(expr, task.target)
+    assert roles is not None
+    acc = expr.stage(ACC)
+    extents = {a.name: a.extent for a in acc.all_axes}
+    best = _rank_tiles(acc, roles, extents, task.target)
+    tile = cfg.choose("tile", best[:64], best[0])
+    assert acc.reduce is not None
+    block = tuple((a.name, b) for a in acc.reduce.axes if (b := _channel_block(acc, a.name)) > 1)
+    reduction, unrolled = _reduction_order(acc, roles, extents, dict(tile), dict(block))
+    outer = {axis: -(-extents[axis] // size) for axis, size in tile}
+    tasks = math.prod(outer.get(a, 1) for a in (roles.column, *roles.pixels[1:]) if a)
+    tasks *= math.prod(extents[a] for a in roles.batch)
+    tasks_inner = bool(roles.pixels) and tasks < 8 * task.threads
+    return Params(
+        tile=tile,
+        reduction=reduction,
+        unrolled=unrolled,
+        block=block,
+        columns_outer=cfg.choose("columns_outer", (True, False), True),
+        tasks_inner=cfg.choose("tasks_inner", (True, False), tasks_inner),
+    )
+
+
+def schedule(task: KernelTask, p: Params) -> Program:
+    expr = _expression(task)
+    assert expr is not None
+    roles = _roles(expr, task.target)
+    assert roles is not None
+    sch = Schedule(task.name, expr)
+    acc = expr.stage(ACC)
+    outs = [st.name for st in expr.stages if st.name in expr.outputs]
+    parts = [f"{ACC}.init", f"{ACC}.update", *outs]
+    for nest in sch.nests:
+        if nest.label not in parts:
+            _pack_nest(sch, nest, task.target)
+    inner: list[str] = []
+    outer: dict[str, str] = {}
+    vector = roles.vector
+    for axis, size in p.tile:
+        sch.split(axis, size, f"{axis}_o", f"{axis}_i", within=parts)
+        outer[axis] = f"{axis}_o"
+        if axis == roles.vector:
+            vector = f"{axis}_v"
+            sch.split(f"{axis}_i", _lanes(acc, task.target), f"{axis}_c", vector, within=parts)
+            inner.append(f"{axis}_c")
+        else:
+            inner.append(f"{axis}_i")
+    for axis, size in p.block:
+        sch.split(axis, size, f"{axis}_o", f"{axis}_i", within=[f"{ACC}.update"])
+    _guard_loads(sch, acc)
+    order = _outer_order(roles, outer, p)
+    sch.reorder(f"{ACC}.init", [*order, *inner, vector])
+    sch.reorder(f"{ACC}.update", [*order, *p.reduction, *inner, vector])
+    for out in outs:
+        sch.reorder(out, [*order, *inner, vector])
+    parent = sch.merge(parts, len(order)) if order else _wrap(sch, parts)
+    sch.stage(ACC, parent, "register")
+    if inner:
+        sch.annotate("unroll", *inner)
+    sch.annotate("vector", vector, within=parts)
+    for axis in p.unrolled:
+        sch.annotate("unroll", axis)
+    _parallel(parent, roles, outer, p)
+    return sch.program()
+
+
+# --- the expression that the template works on -----------------------------------------------------------
+
+
+def _expression(task: KernelTask) -> TensorExpr | None:
+    """One reduction `acc` and epilogues on the same axes, over physical arrays; None if the task is not like that."""
+    if task.expr is None:
+        return None
+    expr = inline_cheap(task.expr)
+    reduces = [st for st in expr.stages if st.reduce]
+    others = [st for st in expr.stages if not st.reduce]
+    if len(reduces) != 1 or reduces[0].reduce.op.startswith("arg"):  # type: ignore[union-attr]
+        return None
+    anchor = reduces[0]
+    if any(st.name not in expr.outputs or st.shape != anchor.shape for st in others):
+        return None
+    names = [a.name for a in anchor.axes]
+    if not all(_reads_at(st.body, anchor.name, st) for st in others):
+        return None
+    expr = _with_epilogue(expr, anchor.name)
+    layouts = dict(task.layouts)
+    of_output = {layouts.get(name) for name in expr.outputs}
+    if len(of_output) != 1:
+        return None
+    layout = of_output.pop()
+    if layout is not None:
+        layouts[ACC] = layout
+    expr = canonical(relayout(expr, layouts))
+    acc = expr.stage(ACC)
+    if acc.reduce is None or not acc.axes:
+        return None
+    names = [a.name for a in acc.axes]
+    stages = [st if st.name == ACC else rename_axes(st, names) for st in expr.stages]
+    expr = replace(expr, stages=tuple(stages))
+    return _vectorisable(expr, task.target)
+
+
+def _reads_at(body: Expr, tensor: str, st: Stage) -> bool:
+    """Every read of the anchor is at the stage's own position."""
+
+    def here(load: Load) -> bool:
+        return all(e == Var(a.name) or a.extent == 1 for e, a in zip(load.index, st.axes))
+
+    return all(here(load) for load in s.loads(body) if load.tensor == tensor)
+
+
+def _with_epilogue(expr: TensorExpr, anchor: str) -> TensorExpr:
+    """The anchor becomes a temporary named acc; where it was an output, a copy of it is."""
+
+    def renamed(e: Expr) -> Expr | None:
+        return Load(ACC, e.index, e.type) if isinstance(e, Load) and e.tensor == anchor else None
+
+    stages: list[Stage] = []
+    for st in expr.stages:
+        if st.name == anchor:
+            stages.append(replace(st, name=ACC))
+            if anchor in expr.outputs:
+                index = tuple(Var(a.name) for a in st.axes)
+                stages.append(Stage(anchor, st.dtype, st.axes, Load(ACC, index, st.dtype)))
+        else:
+            stages.append(replace(st, body=s.transform(st.body, renamed)))
+    return replace(expr, stages=tuple(stages))
+
+
+def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
+    """Splits the innermost axis into vectors if it is not one already; packs operands that stride over it."""
+    acc = expr.stage(ACC)
+    vector = acc.axes[-1]
+    if vector.extent < 2:
+        return None
+    dims = {name: type.dims for name, type in expr.params}
+    packs: list[Stage] = []
+
+    def repack(e: Expr) -> Expr | None:
+        if not isinstance(e, Load) or vector.name not in s.variables(e) or _stride(e, dims[e.tensor], vector.name) in (0, 1):
+            return None
+        packed = _packed(e, acc, vector.name, dims[e.tensor], len(packs))
+        if packed is None:
+            return None
+        packs.append(packed)
+        return Load(packed.name, tuple(Var(a.name) for a in packed.axes), e.type)
+
+    body = s.transform(acc.body, repack)
+    dims.update({p.name: p.shape for p in packs})
+    for load in s.loads(body):
+        if _stride(load, dims[load.tensor], vector.name) not in (0, 1):
+            return None
+    stages = [*packs, *(replace(st, body=body) if st.name == ACC else st for st in expr.stages)]
+    return replace(expr, stages=tuple(stages))
+
+
+def _stride(load: Load, shape: tuple[int, ...], var: str) -> int | None:
+    """Elements between neighbours along `var`; None if not constant."""
+    stride, step = 0, 1
+    for e, extent in zip(reversed(load.index), reversed(shape)):
+        form = affine.linear(e)
+        if any(var in s.variables(a) and a != Var(var) for a, _ in form.terms):
+            return None
+        stride += form.coefficient(var) * step
+        step *= extent
+    return stride
+
+
+def _packed(load: Load, acc: Stage, vector: str, shape: tuple[int, ...], n: int) -> Stage | None:
+    """A copy of the operand with the vector axis innermost."""
+    names = [e.name for e in load.index if isinstance(e, Var)]
+    if len(names) != len(load.index) or len(set(names)) != len(names) or vector not in names:
+        return None
+    extents = {a.name: a.extent for a in acc.all_axes}
+    if any(extents[name] != d for name, d in zip(names, shape)):
+        return None
+    order = [name for name in names if name != vector] + [vector]
+    axes = tuple(Axis(name, extents[name]) for name in order)
+    return Stage(f"packed{n}", load.type, axes, load)
+
+
+# --- roles and tiles -------------------------------------------------------------------------------------
+
+
+def _roles(expr: TensorExpr, target: Target) -> Roles | None:
+    acc = expr.stage(ACC)
+    assert acc.reduce is not None
+    vector = acc.axes[-1].name
+    loads = s.loads(acc.body)
+    wide = [s.variables(ld) for ld in loads if vector in s.variables(ld)]
+    narrow = [s.variables(ld) for ld in loads if vector not in s.variables(ld)]
+    if not wide:
+        return None
+    column, pixels, batch = None, [], []
+    for axis in reversed(acc.axes[:-1]):
+        in_wide = any(axis.name in names for names in wide)
+        in_narrow = any(axis.name in names for names in narrow)
+        if in_wide and not in_narrow and narrow and column is None and acc.axes[-1].extent == _lanes(acc, target):
+            column = axis.name
+        elif (in_narrow and not in_wide) or (not narrow and _slides(acc, axis.name)):
+            pixels.append(axis.name)
+        else:
+            batch.append(axis.name)
+    taps = tuple(a.name for a in acc.reduce.axes if any(_slides_with(acc, a.name, p) for p in pixels))
+    sums = tuple(a.name for a in acc.reduce.axes if a.name not in taps)
+    return Roles(vector, column, tuple(pixels), tuple(reversed(batch)), taps, sums)
+
+
+def _slides_with(acc: Stage, tap: str, pixel: str) -> bool:
+    """Whether some index mixes the two axes, as h·stride + kh does."""
+    for load in s.loads(acc.body):
+        for e in load.index:
+            if {tap, pixel} <= s.variables(e):
+                return True
+    return False
+
+
+def _slides(acc: Stage, pixel: str) -> bool:
+    assert acc.reduce is not None
+    return any(_slides_with(acc, a.name, pixel) for a in acc.reduce.axes)
+
+
+def _lanes(acc: Stage, target: Target) -> int:
+    return target.lanes(max(acc.dtype.bytes, 4))
+
+
+def _rank_tiles(acc: Stage, roles: Roles, extents: dict[str, int], target: Target) -> list[tuple[tuple[str, int], ...]]:
+    """Register tiles by estimated cycles for the whole output, best first."""
+    lanes = _lanes(acc, target)
+    vectors = -(-extents[roles.vector] // lanes)  # registers that one step of the vector axis takes
+    found: list[tuple[float, tuple[tuple[str, int], ...]]] = []
+    first = roles.pixels[0] if roles.pixels else None
+    second = roles.pixels[1] if len(roles.pixels) > 1 else None
+    column_axis = roles.column or (roles.vector if extents[roles.vector] != lanes else None)
+    column_count = extents[roles.column] if roles.column else vectors
+    for columns in range(1, min(8, column_count) + 1):
+        if columns > 1 and column_axis is None:
+            break
+        for rows in range(1, min(8, extents[second]) + 1 if second else 2):
+            for width in range(1, min(28, extents[first]) + 1 if first else 2):
+                accumulators = rows * width * columns
+                if accumulators + columns + 1 > target.vector_registers or _too_long(acc, roles, extents, accumulators, rows):
+                    continue
+                tile = [(axis, n) for axis, n in ((column_axis, columns), (second, rows), (first, width)) if axis]
+                if column_axis == roles.vector:
+                    tile[0] = (roles.vector, columns * lanes)
+                cost = _cost(extents, (column_count, columns), (extents.get(second or "", 1), rows), (extents.get(first or "", 1), width))
+                found.append((cost, tuple(tile)))
+    found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))
+    return [tile for _, tile in found] or [()]
+
+
+def _too_long(acc: Stage, roles: Roles, extents: dict[str, int], accumulators: int, rows: int) -> bool:
+    taps = roles.taps if rows > 1 else roles.taps[-1:]
+    return accumulators * math.prod(extents[t] for t in taps) > MAX_UNROLLED and rows > 1
+
+
+def _cost(extents: dict[str, int], columns: tuple[int, int], rows: tuple[int, int], width: tuple[int, int]) -> float:
+    """Cycles of one reduction step over the whole output: two FMAs and two loads a cycle, latency of four."""
+    total = 0.0
+    for n_columns, c in _pieces(*columns):
+        for n_rows, r in _pieces(*rows):
+            for n_width, w in _pieces(*width):
+                fmas = r * w * c
+                cycles = max(fmas / 2, (r * w + c) / 2, 4.0)
+                total += n_columns * n_rows * n_width * (cycles + 0.75)
+    return total
+
+
+def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
+    """(how many, of which size): the full tiles and the last one."""
+    full, rest = divmod(extent, size)
+    return [(full, size)] * bool(full) + [(1, rest)] * bool(rest)
+
+
+def _channel_block(acc: Stage, axis: str) -> int:
+    """d where an index reads axis // d: the block of the operand's layout."""
+    for e in s.walk(acc.body):
+        if isinstance(e, Binary) and e.op == "floordiv" and axis in s.variables(e.a) and isinstance(e.b, s.Const):
+            return int(e.b.value)
+    return 1
+
+
+def _reduction_order(
+    acc: Stage, roles: Roles, extents: dict[str, int], tile: dict[str, int], block: dict[str, int]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Channel blocks, kernel rows, channels of a block, kernel columns; taps over tiled pixels are unrolled."""
+    sums_outer = [f"{a}_o" if a in block else a for a in roles.sums if a in block]
+    sums_inner = [f"{a}_i" if a in block else a for a in roles.sums]
+    taps = list(roles.taps)
+    tiled = [t for t in taps if any(tile.get(p, 1) > 1 and _slides_with(acc, t, p) for p in roles.pixels)]
+    serial = [t for t in taps if t not in tiled]
+    count = math.prod(n for _, n in tile.items() if _ != roles.vector)
+    unrolled = list(tiled)
+    if not roles.sums:  # depthwise, pooling: nothing but taps
+        unrolled = [t for t in taps if count * math.prod(extents[u] for u in taps) <= MAX_UNROLLED or t in tiled]
+        serial = [t for t in taps if t not in unrolled]
+        return (*serial, *unrolled), tuple(unrolled)
+    return (*sums_outer, *serial, *sums_inner, *tiled), tuple(unrolled)
+
+
+# --- building --------------------------------------------------------------------------------------------
+
+
+def _guard_loads(sch: Schedule, acc: Stage) -> None:
+    """Tails of the register tile compute on zeros: guards move from the update onto the loads that could leave their tensor."""
+    sch.nest(f"{ACC}.init").guards = []
+    update = sch.nest(f"{ACC}.update")
+    guards, update.guards = update.guards, []
+    if not guards:
+        return
+    shapes = {b.name: b.shape for b in (*sch.params, *sch.temps)}
+    ranges = {lp.var: (0, lp.extent - 1) for lp in update.loops}
+    reduction_guards = [g for g in guards if not s.variables(g) & set(_data_vars(sch))]
+    data_guards = [g for g in guards if g not in reduction_guards]
+    update.guards = reduction_guards
+
+    def guard(e: Expr) -> Expr | None:
+        if not isinstance(e, Load) or e.tensor == ACC:
+            return None
+        needed = [g for g in data_guards if s.variables(g) & s.variables(e) and _may_leave(e, shapes[e.tensor], ranges)]
+        return s.select(s.both(*needed), e, s.const(0, e.type)) if needed else None
+
+    store = update.body[0]
+    assert isinstance(store, Store) and isinstance(store.value, Binary)
+    value = Binary(store.value.op, store.value.a, s.transform(store.value.b, guard))
+    update.body = [Store(store.buffer, store.index, value)]
+
+
+def _data_vars(sch: Schedule) -> list[str]:
+    return sch.nest(f"{ACC}.init").vars
+
+
+def _may_leave(load: Load, shape: tuple[int, ...], ranges: dict[str, affine.Range]) -> bool:
+    return any(affine.bounds(e, ranges)[0] < 0 or affine.bounds(e, ranges)[1] >= d for e, d in zip(load.index, shape))
+
+
+def _outer_order(roles: Roles, outer: dict[str, str], p: Params) -> list[str]:
+    column = [f"{roles.vector}_o"] if roles.vector in outer else []
+    column += [outer[roles.column]] if roles.column else []
+    pixels = [outer.get(axis, axis) for axis in reversed(roles.pixels)]
+    batch = list(roles.batch)
+    return batch + (column + pixels if p.columns_outer else pixels + column)
+
+
+def _wrap(sch: Schedule, parts: list[str]) -> Nest:
+    return sch.merge(parts, 0)
+
+
+def _parallel(parent: Nest, roles: Roles, outer: dict[str, str], p: Params) -> None:
+    innermost = outer.get(roles.pixels[0], roles.pixels[0]) if roles.pixels else None
+    for lp in parent.loops:
+        if lp.var == innermost and not p.tasks_inner:
+            break
+        lp.kind = "parallel"
+
+
+def _pack_nest(sch: Schedule, nest: Nest, target: Target) -> None:
+    """The copy of an operand: parallel over all but the two innermost axes."""
+    for lp in nest.loops[: max(1, len(nest.loops) - 1)]:
+        lp.kind = "parallel"
+
