@@ -30,7 +30,8 @@ class BurnishRep(BackendRep):
         self._outputs = [o.name for o in model.graph.output]
         self._deciding: tuple[str, ...] = ()
         self._modules: dict[tuple, Any] = {}
-        self._open = any(not _is_static(i) for i in self._inputs)
+        tensors = all(i.type.HasField("tensor_type") for i in self._inputs)
+        self._open = tensors and not all(map(_is_static, self._inputs))
         if not self._open:
             try:
                 self._modules[()] = compile(model, **options)

@@ -16,7 +16,6 @@ from .external_data import checked_bytes
 
 EAGER_BYTES = 1 << 20
 """Operators on constants are evaluated at once where inputs and outputs together stay below this."""
-MAX_NODES = 1_000_000
 
 
 class Mark(NamedTuple):
@@ -65,10 +64,6 @@ class GraphBuilder(Decomposer):
         names = super().emit(op, *inputs, outputs=outputs)
         if op.has("decompose"):
             return names
-        if len(self.nodes) > MAX_NODES:
-            raise ModelError(
-                f"node {self.node_name!r}: the model unfolds to more than {MAX_NODES:,} operators"
-            )
         for name in names:
             type = self.types[name]
             checked_bytes(type.dtype, type.dims, f"node {self.node_name!r} ({op.name}): its output {name!r}")

@@ -15,7 +15,7 @@ from .external_data import checked_bytes, onnx_dtype, read_external
 
 OLDEST_OPSET = 7
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
-MAX_DEPTH = 32
+MAX_DEPTH = 24
 """Of graphs nested in attributes, and of functions that call functions."""
 _SMALL = 1 << 16  # bytes; a larger initializer is declared to the checker as an input, not copied
 
@@ -131,7 +131,21 @@ def _skeleton(model: ModelProto) -> ModelProto:
             light.graph.initializer.append(t)
         elif t.name not in declared:
             light.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
+    _complete_types(light.graph)
     return light
+
+
+def _complete_types(graph: GraphProto) -> None:
+    """Gives inputs and outputs the types and shapes that the checker insists on; the importer infers its own."""
+    for info in (*graph.input, *graph.output):
+        if info.type.WhichOneof("value") in (None, "tensor_type"):
+            tensor = info.type.tensor_type
+            tensor.elem_type = tensor.elem_type or TensorProto.FLOAT
+            if not tensor.HasField("shape"):
+                tensor.shape.SetInParent()
+    for node in graph.node:
+        for inner in subgraphs(node):
+            _complete_types(inner)
 
 
 def _inline_external(nodes: Iterable[NodeProto], folder: Path | None) -> None:

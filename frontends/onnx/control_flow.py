@@ -5,36 +5,143 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from onnx import AttributeProto, GraphProto
 
+from ...compiler.ops.movement import Concat, Reshape, Slice
 from ...errors import ModelError
 from .registry import NodeContext
 
 if TYPE_CHECKING:
     from .importer import Importer, Scope
 
+MAX_ITERATIONS = 2048
+"""A longer loop is refused: its unrolled program would be of no use."""
 
-def _graph(c: NodeContext, name: str) -> GraphProto:
+
+def _graph(c: NodeContext, name: str, inputs: int | None = None, outputs: int = 0) -> GraphProto:
     for a in c.node.attribute:
         if a.name == name and a.type == AttributeProto.GRAPH:
+            if inputs is not None and (len(a.g.input) != inputs or len(a.g.output) < outputs):
+                raise ModelError(
+                    f"{c.label}: its {name} has {len(a.g.input)} inputs and {len(a.g.output)} outputs, "
+                    f"expected {inputs} and at least {outputs}"
+                )
             return a.g
     raise ModelError(f"{c.label}: attribute {name!r} is missing")
 
 
+def _one(c: NodeContext, value: str | None, what: str) -> bool | int:
+    array = c.value(value, what)
+    if array.size != 1:
+        raise ModelError(f"{c.label}: its {what} has {array.size} elements, expected one")
+    return array.reshape(()).item()
+
+
 def _if(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | None]:
-    condition = c.value(c.inputs[0], "condition")
-    if condition.size != 1:
-        raise ModelError(f"{c.label}: its condition has {condition.size} elements, expected one")
-    taken = "then_branch" if bool(condition.reshape(())) else "else_branch"
-    return importer.subgraph(_graph(c, taken), scope.inner(c.g.node_name), ())
+    taken = "then_branch" if _one(c, c.inputs[0], "condition") else "else_branch"
+    return importer.subgraph(_graph(c, taken, 0), scope.inner(c.g.node_name), ())
 
 
-def _unsupported(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | None]:
-    raise c.unsupported("a loop", "unroll it before exporting the model")
+def _loop(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | None]:
+    name, carried = c.g.node_name, list(c.inputs[2:])
+    body = _graph(c, "body", 2 + len(carried), 1 + len(carried))
+    limit = None if c.inputs[0] is None else _one(c, c.inputs[0], "trip count")
+    condition = c.inputs[1] if len(c.inputs) > 1 else None
+    scanned: list[list[str | None]] = [[] for _ in body.output[1 + len(carried) :]]
+    step = 0
+    while (limit is None or step < limit) and (condition is None or _one(c, condition, "condition")):
+        _check_iterations(c, step + 1)
+        inner = scope.inner(f"{name}/{step}")
+        entered = c.const(np.array(True)) if condition is None else condition
+        results = importer.subgraph(body, inner, (c.const(np.array(step, np.int64)), entered, *carried))
+        condition, carried = results[0], results[1 : 1 + len(carried)]
+        for values, value in zip(scanned, results[1 + len(carried) :]):
+            values.append(value)
+        step += 1
+    c.g.begin(name)
+    return carried + [_stack(c, values, 0) for values in scanned]
+
+
+def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | None]:
+    if c.opset < 9:
+        raise c.unsupported("the batched form of opset 8", "convert the model to opset 9 or newer")
+    name, count = c.g.node_name, int(c.required("num_scan_inputs"))
+    body = _graph(c, "body", len(c.inputs), len(c.inputs) - count)
+    states, scans = list(c.inputs[: len(c.inputs) - count]), c.inputs[len(c.inputs) - count :]
+    outputs = len(body.output) - len(states)
+    axes = _per_value(c, "scan_input_axes", count)
+    backward = _per_value(c, "scan_input_directions", count)
+    length = _scan_length(c, scans, axes)
+    _check_iterations(c, length)
+    scanned: list[list[str | None]] = [[] for _ in range(outputs)]
+    for step in range(length):
+        c.g.begin(f"{name}/{step}")
+        parts = [
+            _element(c, value, axis, length - 1 - step if back else step)
+            for value, axis, back in zip(scans, axes, backward)
+        ]
+        results = importer.subgraph(body, scope.inner(f"{name}/{step}"), (*states, *parts))
+        states = results[: len(states)]
+        for values, value in zip(scanned, results[len(states) :]):
+            values.append(value)
+    c.g.begin(name)
+    to_axes = _per_value(c, "scan_output_axes", outputs)
+    reverse = _per_value(c, "scan_output_directions", outputs)
+    return states + [_stack(c, v[::-1] if back else v, a) for v, a, back in zip(scanned, to_axes, reverse)]
+
+
+def _per_value(c: NodeContext, attribute: str, count: int) -> list[int]:
+    numbers = c.attr(attribute, [0] * count)
+    if len(numbers) != count:
+        raise ModelError(f"{c.label}: {attribute} has {len(numbers)} elements, expected {count}")
+    return [int(n) for n in numbers]
+
+
+def _scan_length(c: NodeContext, scans: Sequence[str | None], axes: list[int]) -> int:
+    lengths = set()
+    for value, axis in zip(scans, axes):
+        shape = () if value is None else c.type(value).dims
+        if not -len(shape) <= axis < len(shape):
+            raise ModelError(f"{c.label}: scan axis {axis} is outside the shape {list(shape)}")
+        lengths.add(shape[axis])
+    if len(lengths) != 1:
+        raise ModelError(f"{c.label}: its scanned inputs have the lengths {sorted(lengths)}, expected one")
+    return lengths.pop()
+
+
+def _check_iterations(c: NodeContext, count: int) -> None:
+    if count > MAX_ITERATIONS:
+        raise c.unsupported(f"a loop of more than {MAX_ITERATIONS} iterations", "loops are unrolled")
+
+
+def _element(c: NodeContext, value: str | None, axis: int, at: int) -> str:
+    """value[…, at, …] along `axis`, which vanishes."""
+    assert value is not None
+    shape = list(c.type(value).dims)
+    axis %= len(shape)
+    starts, sizes = [0] * len(shape), [*shape[:axis], 1, *shape[axis + 1 :]]
+    starts[axis] = at
+    part = c.one(Slice(tuple(starts), tuple(sizes), (1,) * len(shape)), value)
+    return c.one(Reshape((*shape[:axis], *shape[axis + 1 :])), part)
+
+
+def _stack(c: NodeContext, values: Sequence[str | None], axis: int) -> str:
+    """The values behind each other along a new axis."""
+    if not values:
+        raise c.unsupported("a loop without iterations that collects outputs")
+    parts = []
+    for value in values:
+        if value is None:
+            raise ModelError(f"{c.label}: its body leaves out an output that is collected")
+        shape = c.type(value).dims
+        at = axis % (len(shape) + 1)
+        parts.append(c.one(Reshape((*shape[:at], 1, *shape[at:])), value))
+    return c.one(Concat(axis % (len(c.type(parts[0]).dims))), *parts)
 
 
 CONTROL_FLOW: dict[str, Callable[[Importer, NodeContext, Scope], Sequence[str | None]]] = {
     "If": _if,
-    "Loop": _unsupported,
-    "Scan": _unsupported,
+    "Loop": _loop,
+    "Scan": _scan,
 }

@@ -92,8 +92,8 @@ def read_external(tensor: TensorProto, folder: Path | None, nbytes: int, what: s
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise ModelError(f"{what}: cannot open its external data {location!r}: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        info = os.fstat(file.fileno())
+    try:
+        info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
             raise ModelError(f"{what}: its external data {location!r} is not a regular file")
         if offset + length > info.st_size:
@@ -101,8 +101,11 @@ def read_external(tensor: TensorProto, folder: Path | None, nbytes: int, what: s
                 f"{what}: its external data ends at byte {offset + length} of {location!r}, "
                 f"which has only {info.st_size}"
             )
-        file.seek(offset)
-        return file.read(length)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            file.seek(offset)
+            return file.read(length)
+    finally:
+        os.close(descriptor)
 
 
 def _count(text: str, key: str, what: str) -> int:

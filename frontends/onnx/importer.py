@@ -20,12 +20,15 @@ from ...compiler.ir.graph import Graph, Node, prune
 from ...compiler.ops.movement import Identity
 from ...errors import BurnishError, ModelError, UnsupportedError
 from .builder import GraphBuilder, Mark
-from .check import MAX_DEPTH, Model, load, node_label, opset_imports, unknown_operator
+from .check import MAX_DEPTH, NEWEST_OPSET, Model, load, node_label, opset_imports, unknown_operator
 from .control_flow import CONTROL_FLOW
 from .external_data import tensor_array
 from .functions import bind_attributes, onnx_function
 from .interface import check_declared, resolve_inputs
 from .registry import NodeContext, find_rule
+
+MAX_NODES = 100_000
+"""After functions are inlined and loops unrolled."""
 
 
 def import_onnx(
@@ -68,6 +71,7 @@ class Importer:
         self.model = model
         self.g = GraphBuilder()
         self.functions = {(f.domain, f.name, f.overload): f for f in model.skeleton.functions}
+        self._count = 0
         self._makers: dict[str, str] = {}  # value of the main graph → label of the node that makes it
 
     def run(
@@ -78,7 +82,8 @@ class Importer:
         scope = Scope({}, self.model.opsets, {})
         initializers = {t.name for t in graph.initializer}
         inputs = [i for i in graph.input if i.name not in initializers or i.name in values]
-        types, known = resolve_inputs(inputs, shapes, dims, values)
+        readers = {i: node_label(node) for node in reversed(graph.node) for i in node.input}
+        types, known = resolve_inputs(inputs, shapes, dims, values, readers)
         for name, type in types.items():
             if name in values:
                 self.g.add_constant(name, np.asarray(values[name]))
@@ -128,6 +133,9 @@ class Importer:
 
     def node(self, node: NodeProto, scope: Scope) -> None:
         """Imports one node; its outputs are then in `scope`."""
+        self._count += 1
+        if self._count > MAX_NODES:
+            raise ModelError(f"{node_label(node)}: the model unfolds to more than {MAX_NODES:,} nodes")
         domain = "" if node.domain == "ai.onnx" else node.domain
         inputs = tuple(self._read(node, name, scope) for name in node.input)
         name, mark = self._node_name(node, scope), self.g.mark()
@@ -207,12 +215,17 @@ class Importer:
         values = dict.fromkeys(function.input) | dict(zip(function.input, inputs))
         given = dict(defaults) | {a.name: a for a in node.attribute}
         opsets = opset_imports(function.opset_import, f"function {function.name!r}")
-        body = Scope(values, opsets or scope.opsets, given, name, scope.depth + 1)
-        self.nodes(function.node, body)
-        for output in function.output:
-            if output not in values:
+        opsets = {"": NEWEST_OPSET, **scope.opsets, **opsets}
+        try:
+            self.nodes(function.node, Scope(values, opsets, given, name, scope.depth + 1))
+        except BurnishError as error:
+            if node_label(node) not in str(error):
+                error.args = (f"{node_label(node)}: {error}", *error.args[1:])
+            raise
+        for output, wanted in zip(function.output, node.output):
+            if wanted and output not in values:
                 raise ModelError(f"{node_label(node)}: its function never defines its output {output!r}")
-        return [values[output] for output in function.output]
+        return [values.get(output) for output in function.output]
 
     def subgraph(self, graph: GraphProto, scope: Scope, arguments: Sequence[str | None]) -> list[str | None]:
         """Imports the body of a control-flow operator; returns the values of its outputs."""

@@ -12,15 +12,14 @@ from ...errors import InputError, ModelError, UnsupportedError
 from .external_data import checked_bytes, onnx_dtype
 
 
-def declared_type(info: ValueInfoProto, kind: str) -> TensorType | None:
+def declared_type(info: ValueInfoProto, what: str) -> TensorType | None:
     """dtype and shape, unnamed sizes as '?'; None without a shape. UnsupportedError for non-tensors."""
-    what = f"{kind} {info.name!r}"
     held = info.type.WhichOneof("value")
     if held is None:
         return None
     if held != "tensor_type":
         raise UnsupportedError(
-            f"{what} is a {held.removesuffix('_type')}, which is not supported; expected a tensor"
+            f"{what} is of the kind {held.removesuffix('_type')}, which is not supported; expected a tensor"
         )
     tensor: TypeProto.Tensor = info.type.tensor_type
     dtype = onnx_dtype(tensor.elem_type, what)
@@ -40,8 +39,9 @@ def resolve_inputs(
     shapes: Mapping[str, tuple[int, ...]],
     dims: Mapping[str, int],
     values: Mapping[str, np.ndarray],
+    readers: Mapping[str, str],
 ) -> tuple[dict[str, TensorType], dict[str, int]]:
-    """Static types of the inputs, and the sizes of all named dims.
+    """Static types of the inputs, and the sizes of all named dims. `readers`: input → a node that reads it.
 
     InputError if what the user gave contradicts the model, UnsupportedError if a size stays open.
     """
@@ -52,7 +52,8 @@ def resolve_inputs(
                 raise InputError(
                     f"a {option} is given for {name!r}; the inputs are {', '.join(sorted(names)) or 'none'}"
                 )
-    declared = {i.name: declared_type(i, "input") for i in inputs}
+    calls = {n: f"input {n!r}" + (f" of {readers[n]}" if n in readers else "") for n in names}
+    declared = {i.name: declared_type(i, calls[i.name]) for i in inputs}
     known = _known_dims(dims, declared)
     given_shapes = {n: tuple(int(d) for d in s) for n, s in shapes.items()}
     given_shapes |= {n: np.shape(v) for n, v in values.items()}
@@ -66,7 +67,7 @@ def resolve_inputs(
         elif type is None and name not in given_shapes:
             raise UnsupportedError(f"input {name!r} declares no shape; give it with --shape {name}:…")
         else:
-            dtype = onnx_dtype(info.type.tensor_type.elem_type, f"input {name!r}")
+            dtype = onnx_dtype(info.type.tensor_type.elem_type, calls[name])
             shape = given_shapes.get(name) or _static_shape(name, type.shape if type else (), known)
             types[name] = TensorType(dtype, shape)
         checked_bytes(types[name].dtype, types[name].dims, f"input {name!r}")
@@ -144,7 +145,7 @@ def check_declared(
         ):
             dtype = onnx_dtype(info.type.tensor_type.elem_type, f"{kind} {info.name!r}")
             raise ModelError(f"{what} is declared as {dtype}, but computes {actual}")
-        declared = declared_type(info, kind)
+        declared = declared_type(info, what)
         if declared is None:
             continue
         sizes = [known.get(d, d) if isinstance(d, str) else d for d in declared.shape]

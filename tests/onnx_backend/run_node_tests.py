@@ -10,7 +10,7 @@ from collections import Counter
 
 from .node_tests import PASSING, PREPARE, Outcome, cases, passing, run_case
 
-KINDS = ("pass", "unsupported", "wrong", "crash")
+KINDS = ("pass", "unsupported", "inexact", "wrong", "crash")
 
 
 def main() -> int:

@@ -1,0 +1,343 @@
+"""Models that must be refused: name → (model, arguments of import_onnx, error, what the message says)."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from burnish.errors import BurnishError, InputError, ModelError, NeedsValueError, UnsupportedError
+from onnx import TensorProto, helper
+
+from ..build import F32, I64, X, Y, graph, model, node, untyped, value, weight
+
+Case = tuple[object, dict, type[BurnishError], tuple[str, ...]]
+
+RELU = model([node("Relu", ["x"], ["y"], name="act")], [X], [Y])
+
+
+def unnamed_dims() -> onnx.ModelProto:
+    return model([node("Relu", ["x"], ["y"])], [value("x", (None, 3))], [value("y", (None, 3))])
+
+
+def with_input(info: onnx.ValueInfoProto) -> onnx.ModelProto:
+    return model([node("Relu", ["x"], ["y"], name="act")], [info], [untyped("y")])
+
+
+def string_input() -> onnx.ModelProto:
+    return model(
+        [node("Identity", ["x"], ["y"], name="copy")], [value("x", (2,), TensorProto.STRING)], [untyped("y")]
+    )
+
+
+def sequence_input() -> onnx.ModelProto:
+    info = helper.make_tensor_sequence_value_info("x", F32, (2,))
+    return model([node("SequenceLength", ["x"], ["y"], name="len")], [info], [value("y", (), I64)])
+
+
+def sparse_initializer() -> onnx.ModelProto:
+    m = model([node("Add", ["x", "w"], ["y"], name="add")], [X], [Y])
+    values, indices = weight("w", [1.0]), weight("w_i", [1], np.int64)
+    m.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [6]))
+    return m
+
+
+def nested_ifs(depth: int) -> onnx.ModelProto:
+    inner = graph([node("Relu", ["x"], ["r"])], [], [value("r", (2, 3))])
+    for level in range(depth):
+        branch = node("If", ["c"], [f"o{level}"], name=f"if{level}", then_branch=inner, else_branch=inner)
+        inner = graph([branch], [], [value(f"o{level}", (2, 3))])
+        for a in inner.node[0].attribute[1:]:  # one deep branch is enough
+            a.g.CopyFrom(graph([node("Relu", ["x"], ["r"])], [], [value("r", (2, 3))]))
+    return model(inner.node, [X, value("c", (), TensorProto.BOOL)], [untyped(f"o{depth - 1}")])
+
+
+def recursive_function() -> onnx.ModelProto:
+    body = [node("F", ["a"], ["b"], name="inner", domain="own")]
+    function = helper.make_function("own", "F", ["a"], ["b"], body, [helper.make_opsetid("own", 1)])
+    return model(
+        [node("F", ["x"], ["y"], name="call", domain="own")], [X], [Y], functions=[function], domains=["own"]
+    )
+
+
+def exponential_functions(depth: int) -> onnx.ModelProto:
+    """Each function calls the one before twice: 2**depth nodes when inlined."""
+    imports = [helper.make_opsetid("own", 1), helper.make_opsetid("", 20)]
+    functions = [helper.make_function("own", "F0", ["a"], ["b"], [node("Exp", ["a"], ["b"])], imports)]
+    for n in range(1, depth):
+        inner = f"F{n - 1}"
+        body = [node(inner, ["a"], ["t"], domain="own"), node(inner, ["t"], ["b"], domain="own")]
+        functions.append(helper.make_function("own", f"F{n}", ["a"], ["b"], body, imports))
+    call = node(f"F{depth - 1}", ["x"], ["y"], name="call", domain="own")
+    return model([call], [X], [Y], functions=functions, domains=["own"])
+
+
+def wrong_raw_data() -> onnx.ModelProto:
+    w = weight("w", np.ones((2, 3)))
+    w.raw_data = w.raw_data[:-3]
+    return model([node("Add", ["x", "w"], ["y"])], [X], [Y], [w])
+
+
+def huge_initializer() -> onnx.ModelProto:
+    w = weight("w", np.ones((2, 3)))
+    del w.dims[:]
+    w.dims.extend([10**9, 10**9])
+    return model([node("Add", ["x", "w"], ["y"])], [X], [Y], [w])
+
+
+def external(location: str) -> onnx.ModelProto:
+    w = TensorProto(name="w", data_type=F32, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+    w.external_data.add(key="location", value=location)
+    return model([node("Add", ["x", "w"], ["y"])], [X], [Y], [w])
+
+
+def external_attribute() -> onnx.ModelProto:
+    t = TensorProto(name="t", data_type=F32, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+    t.external_data.add(key="location", value="/etc/passwd")
+    return model([node("Constant", [], ["w"], name="c", value=t), node("Add", ["x", "w"], ["y"])], [X], [Y])
+
+
+def computed_shape() -> onnx.ModelProto:
+    nodes = [node("Abs", ["s"], ["s2"]), node("Reshape", ["x", "s2"], ["y"], name="reshape")]
+    return model(nodes, [X, value("s", (2,), I64)], [untyped("y")])
+
+
+def open_condition() -> onnx.ModelProto:
+    branch = graph([node("Relu", ["x"], ["r"])], [], [value("r", (2, 3))])
+    other = graph([node("Exp", ["x"], ["r"])], [], [value("r", (2, 3))])
+    choice = node("If", ["c"], ["y"], name="choice", then_branch=branch, else_branch=other)
+    return model([choice], [X, value("c", (), TensorProto.BOOL)], [untyped("y")])
+
+
+def endless_loop() -> onnx.ModelProto:
+    body = graph(
+        [node("Identity", ["cond"], ["go"]), node("Exp", ["v"], ["w"])],
+        [value("i", (), I64), value("cond", (), TensorProto.BOOL), value("v", (2, 3))],
+        [value("go", (), TensorProto.BOOL), value("w", (2, 3))],
+    )
+    loop = node("Loop", ["", "true", "x"], ["y"], name="forever", body=body)
+    return model([loop], [X], [untyped("y")], [weight("true", True, np.bool_)])
+
+
+CASES: dict[str, Case] = {
+    "not a protobuf": (b"this is no model", {}, ModelError, ("not an ONNX model",)),
+    "empty": (b"", {}, ModelError, ("empty",)),
+    "truncated": (RELU.SerializeToString()[:-20], {}, ModelError, ("not an ONNX model",)),
+    "no opset": (
+        onnx.ModelProto(ir_version=10, graph=RELU.graph).SerializeToString(),
+        {},
+        ModelError,
+        ("no opset",),
+    ),
+    "missing file": ("no/such/model.onnx", {}, InputError, ("no/such/model.onnx",)),
+    "not a model at all": (3, {}, InputError, ("int",)),
+    "opset too old": (
+        model([node("Relu", ["x"], ["y"])], [X], [Y], opset=6),
+        {},
+        UnsupportedError,
+        ("6", "7 to"),
+    ),
+    "opset too new": (
+        model([node("Relu", ["x"], ["y"])], [X], [Y], opset=999),
+        {},
+        UnsupportedError,
+        ("999", "7 to"),
+    ),
+    "unknown operator": (
+        model([node("Foo", ["x"], ["y"], name="foo1")], [X], [Y]),
+        {},
+        UnsupportedError,
+        ("'foo1' (Foo)", "domain ai.onnx, opset 20"),
+    ),
+    "unknown operator of another domain": (
+        model([node("Bar", ["x"], ["y"], name="bar1", domain="com.x")], [X], [Y], domains=["com.x"]),
+        {},
+        UnsupportedError,
+        ("'bar1' (Bar)", "domain com.x, opset 1"),
+    ),
+    "unknown operator without a name": (
+        model([node("Foo", ["x"], ["y"])], [X], [Y]),
+        {},
+        UnsupportedError,
+        ("'y' (Foo)",),
+    ),
+    "domain without opset": (
+        model([node("Bar", ["x"], ["y"], name="bar1", domain="com.x")], [X], [Y]),
+        {},
+        ModelError,
+        ("com.x",),
+    ),
+    "unsorted nodes": (
+        model([node("Exp", ["t"], ["y"], name="second"), node("Relu", ["x"], ["t"])], [X], [Y]),
+        {},
+        ModelError,
+        ("second", "sorted"),
+    ),
+    "cycle": (
+        model(
+            [node("Add", ["x", "u"], ["t"], name="a"), node("Relu", ["t"], ["u"], name="b")],
+            [X],
+            [value("u", (2, 3))],
+        ),
+        {},
+        ModelError,
+        ("u", "sorted"),
+    ),
+    "value defined twice": (
+        model([node("Exp", ["x"], ["y"], name="a"), node("Relu", ["x"], ["y"], name="b")], [X], [Y]),
+        {},
+        ModelError,
+        ("'y'",),
+    ),
+    "missing input": (
+        model([node("Relu", ["z"], ["y"], name="act")], [X], [Y]),
+        {},
+        ModelError,
+        ("act", "z"),
+    ),
+    "too few inputs": (model([node("Add", ["x"], ["y"], name="add1")], [X], [Y]), {}, ModelError, ("add1",)),
+    "missing output": (model([node("Relu", ["x"], ["t"])], [X], [Y]), {}, ModelError, ("y",)),
+    "output twice": (model([node("Relu", ["x"], ["y"])], [X], [Y, Y]), {}, ModelError, ("output",)),
+    "output is input": (model([node("Relu", ["x"], ["y"])], [X], [Y, X]), {}, UnsupportedError, ("'x'",)),
+    "initializer twice": (
+        model([node("Add", ["x", "w"], ["y"])], [X], [Y], [weight("w", 1), weight("w", 2)]),
+        {},
+        ModelError,
+        ("'w'", "twice"),
+    ),
+    "shapes do not fit": (
+        model([node("MatMul", ["x", "x"], ["y"], name="product")], [X], [untyped("y")]),
+        {},
+        ModelError,
+        ("product", "MatMul"),
+    ),
+    "declared output is wrong": (
+        model([node("Relu", ["x"], ["y"], name="act")], [X], [value("y", (2, 4))]),
+        {},
+        ModelError,
+        ("act", "'y'", "[2,4]", "[2,3]"),
+    ),
+    "declared dtype is wrong": (
+        model([node("Relu", ["x"], ["y"], name="act")], [X], [value("y", (2, 3), I64)]),
+        {},
+        ModelError,
+        ("act", "'y'", "i64"),
+    ),
+    "declared value is wrong": (
+        model(
+            [node("Relu", ["x"], ["t"], name="act"), node("Exp", ["t"], ["y"])],
+            [X],
+            [Y],
+            infos=[value("t", (3, 2))],
+        ),
+        {},
+        ModelError,
+        ("act", "'t'"),
+    ),
+    "open named size": (with_input(value("x", ("N", 3))), {}, UnsupportedError, ("--dim N=", "--shape x:")),
+    "open unnamed size": (unnamed_dims(), {}, UnsupportedError, ("--shape x:…x3",)),
+    "no shape": (with_input(value("x", None)), {}, UnsupportedError, ("--shape x:",)),
+    "size given twice": (
+        with_input(value("x", ("N", 3))),
+        {"shapes": {"x": (2, 3)}, "dims": {"N": 5}},
+        InputError,
+        ("'x'", "[2, 3]"),
+    ),
+    "shape of another rank": (RELU, {"shapes": {"x": (2, 3, 1)}}, InputError, ("'x'",)),
+    "fixed size overridden": (RELU, {"shapes": {"x": (3, 3)}}, InputError, ("'x'",)),
+    "negative size": (with_input(value("x", ("N", 3))), {"dims": {"N": -1}}, InputError, ("'N'",)),
+    "unknown input": (RELU, {"shapes": {"z": (2, 3)}}, InputError, ("'z'", "x")),
+    "unknown size": (RELU, {"dims": {"N": 1}}, InputError, ("'N'",)),
+    "value of another dtype": (RELU, {"values": {"x": np.ones((2, 3))}}, InputError, ("'x'", "float64")),
+    "value of another shape": (RELU, {"values": {"x": np.ones((3, 3), np.float32)}}, InputError, ("'x'",)),
+    "string input": (string_input(), {}, UnsupportedError, ("'copy' (Identity)", "string")),
+    "float8 input": (
+        with_input(value("x", (2,), TensorProto.FLOAT8E5M2)),
+        {},
+        UnsupportedError,
+        ("'act' (Relu)", "float8e5m2"),
+    ),
+    "sequence input": (sequence_input(), {}, UnsupportedError, ("'len' (SequenceLength)", "sequence")),
+    "sparse initializer": (sparse_initializer(), {}, UnsupportedError, ("'w'", "sparse")),
+    "graphs nested too deep": (nested_ifs(28), {}, ModelError, ()),
+    "recursive function": (recursive_function(), {}, ModelError, ("own::F", "recursive")),
+    "functions nested too deep": (exponential_functions(30), {}, ModelError, ("'call' (F29)", "deeper")),
+    "functions that multiply": (exponential_functions(20), {}, ModelError, ("'call' (F19)", "unfolds")),
+    "initializer with too little data": (wrong_raw_data(), {}, ModelError, ("name: w", "21 bytes")),
+    "initializer that claims 10^18 elements": (huge_initializer(), {}, ModelError, ("name: w", "too small")),
+    "input of 10^15 elements": (with_input(value("x", (10**9, 10**6))), {}, ModelError, ("'x'", "limit")),
+    "ConstantOfShape of 10^15 elements": (
+        model(
+            [node("ConstantOfShape", ["s"], ["c"], name="fill"), node("ReduceSum", ["c"], ["y"])],
+            [X],
+            [untyped("y")],
+            [weight("s", [10**8, 10**7], np.int64)],
+        ),
+        {},
+        ModelError,
+        ("fill", "limit"),
+    ),
+    "Expand to 10^15 elements": (
+        model(
+            [node("Expand", ["w", "s"], ["y"], name="grow")],
+            [X],
+            [untyped("y")],
+            [weight("w", [1.0]), weight("s", [10**8, 10**7], np.int64)],
+        ),
+        {},
+        ModelError,
+        ("grow", "limit"),
+    ),
+    "Range of 10^15 elements": (
+        model(
+            [node("Range", ["a", "b", "d"], ["y"], name="range")],
+            [X],
+            [untyped("y")],
+            [weight("a", 0, np.int64), weight("b", 10**15, np.int64), weight("d", 1, np.int64)],
+        ),
+        {},
+        ModelError,
+        ("range",),
+    ),
+    "Tile to 10^15 elements": (
+        model(
+            [node("Tile", ["x", "r"], ["y"], name="tile")],
+            [X],
+            [untyped("y")],
+            [weight("r", [10**8, 10**7], np.int64)],
+        ),
+        {},
+        ModelError,
+        ("tile", "limit"),
+    ),
+    "OneHot of 10^15 elements": (
+        model(
+            [node("OneHot", ["i", "d", "v"], ["y"], name="hot")],
+            [value("i", (3,), I64)],
+            [untyped("y")],
+            [weight("d", 10**15, np.int64), weight("v", [0, 1])],
+        ),
+        {},
+        ModelError,
+        ("hot", "limit"),
+    ),
+    "EyeLike of 10^12 elements": (
+        model(
+            [node("ConstantOfShape", ["s"], ["c"], name="fill"), node("EyeLike", ["c"], ["y"], name="eye")],
+            [X],
+            [untyped("y")],
+            [weight("s", [10**6, 10**6], np.int64)],
+        ),
+        {},
+        ModelError,
+        ("fill", "limit"),
+    ),
+    "external data without a path": (external("w.bin"), {}, ModelError, ("'w'", "w.bin", "path")),
+    "external data in an attribute": (
+        external_attribute(),
+        {},
+        ModelError,
+        ("'c' (Constant)", "/etc/passwd"),
+    ),
+    "shape computed from an input": (computed_shape(), {}, NeedsValueError, ("'reshape' (Reshape)", "'s'")),
+    "condition from an input": (open_condition(), {}, NeedsValueError, ("'choice' (If)", "'c'")),
+    "endless loop": (endless_loop(), {}, UnsupportedError, ("'forever' (Loop)", "iterations")),
+}

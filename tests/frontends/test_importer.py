@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import onnx
+import pytest
+from burnish.compiler.ir.graph import Graph, interpret, verify
+from burnish.errors import BurnishError, InputError, ModelError, NeedsValueError
+from burnish.frontends.onnx.importer import import_onnx
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from .build import I64, X, Y, graph, model, node, untyped, value, weight
+
+ARRAY = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+
+
+def ops(g: Graph) -> list[str]:
+    return [n.op.name for n in g.nodes]
+
+
+def run(source, feed=None, **options) -> tuple[Graph, dict[str, np.ndarray]]:
+    g = import_onnx(source, **options)
+    verify(g)
+    return g, interpret(g, {"x": ARRAY} if feed is None else feed)
+
+
+def assert_as_onnx(source: onnx.ModelProto, feed: dict[str, np.ndarray], **options) -> Graph:
+    g, actual = run(source, feed, **options)
+    expected = ReferenceEvaluator(source).run(None, feed)
+    assert g.outputs == tuple(o.name for o in source.graph.output)
+    for name, array in zip(g.outputs, expected):
+        np.testing.assert_allclose(actual[name], array, rtol=1e-6)
+    return g
+
+
+def test_path_bytes_and_proto_give_the_same_graph(tmp_path):
+    m = model([node("Add", ["x", "w"], ["y"], name="plus")], [X], [Y], [weight("w", [1, 2, 3])])
+    path = tmp_path / "m.onnx"
+    onnx.save(m, path)
+    graphs = [run(source)[0] for source in (m, m.SerializeToString(), path, str(path))]
+    assert {str(g.nodes) for g in graphs} == {str(graphs[0].nodes)}
+    assert graphs[0].nodes[0].name == "plus" and graphs[0].inputs == ("x",)
+
+
+def test_the_model_is_not_changed():
+    m = model([node("Add", ["x", "w"], ["y"])], [X], [untyped("y")], [weight("w", np.ones((200, 2, 3)))])
+    before = m.SerializeToString()
+    import_onnx(m)
+    assert m.SerializeToString() == before
+
+
+def test_a_node_without_a_name_is_called_after_its_output():
+    g, _ = run(model([node("Relu", ["x"], ["y"])], [X], [Y]))
+    assert g.nodes[0].name == "Relu:y"
+
+
+def test_values_keep_their_names():
+    nodes = [node("Mean", ["x", "x"], ["m"]), node("Relu", ["m"], ["r"]), node("Neg", ["r"], ["y"])]
+    g, _ = run(model(nodes, [X], [Y]))
+    assert {"x", "m", "r", "y"} <= set(g.types)
+
+
+def test_initializers_may_also_be_inputs():
+    m = model([node("Add", ["x", "w"], ["y"])], [X, value("w", (3,))], [Y], [weight("w", [1, 2, 3])], ir=3)
+    g = assert_as_onnx(m, {"x": ARRAY})
+    assert g.inputs == ("x",)
+
+
+@pytest.mark.parametrize("opset", [7, 13, onnx.defs.onnx_opset_version()])
+def test_opsets_from_7_to_the_newest(opset):
+    m = model([node("Relu", ["x"], ["y"])], [X], [Y], opset=opset)
+    assert_as_onnx(m, {"x": ARRAY})
+
+
+def test_outputs_that_are_inputs_constants_or_shared_are_copied():
+    nodes = [
+        node("Identity", ["x"], ["a"]),
+        node("Relu", ["x"], ["b"]),
+        node("Identity", ["b"], ["c"]),
+        node("Shape", ["x"], ["s"]),
+    ]
+    outputs = [untyped(n) for n in ("s", "c", "b", "a", "w")]
+    m = model(nodes, [X], outputs, [weight("w", [1, 2])])
+    g = assert_as_onnx(m, {"x": ARRAY})
+    made = {o for n in g.nodes for o in n.outputs}
+    assert set(g.outputs) <= made
+
+
+def test_shape_computations_become_constants():
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "zero"], ["n"]),
+        node("Unsqueeze", ["n", "axes"], ["n1"]),
+        node("Concat", ["n1", "minus"], ["target"], axis=0),
+        node("Reshape", ["x", "target"], ["y"]),
+    ]
+    weights = [weight("zero", 0, np.int64), weight("axes", [0], np.int64), weight("minus", [-1, 1], np.int64)]
+    g = assert_as_onnx(
+        model(nodes, [value("x", ("N", 3))], [untyped("y")], weights), {"x": ARRAY}, dims={"N": 2}
+    )
+    assert ops(g) == ["Reshape"] and not g.constants
+
+
+def test_large_constants_are_left_to_the_fold_pass():
+    nodes = [node("Exp", ["w"], ["e"]), node("Add", ["x", "e"], ["y"])]
+    m = model(nodes, [X], [untyped("y")], [weight("w", np.ones((300_000, 1, 3)))])
+    assert ops(import_onnx(m)) == ["Unary", "Binary"]
+
+
+class TestSizes:
+    M = model(
+        [node("Add", ["x", "z"], ["y"])],
+        [value("x", ("N", "C")), value("z", ("N", None))],
+        [value("y", ("N", "C"))],
+    )
+
+    def test_by_name_and_by_shape(self):
+        g = import_onnx(self.M, dims={"N": 2}, shapes={"x": (2, 3), "z": (2, 1)})
+        assert [g.types[n].dims for n in ("x", "z", "y")] == [(2, 3), (2, 1), (2, 3)]
+
+    def test_a_shape_binds_the_names_in_it(self):
+        other = model(
+            [node("Neg", ["x"], ["t"]), node("Abs", ["z"], ["y"])],
+            [value("x", ("N", 3)), value("z", ("N",))],
+            [value("y", ("N",))],
+        )
+        assert import_onnx(other, shapes={"x": (7, 3)}).types["z"].dims == (7,)
+
+    def test_a_declared_output_that_contradicts_a_bound_size_is_refused(self):
+        bad = model([node("Transpose", ["x"], ["y"])], [value("x", ("N", 3))], [value("y", ("N", 3))])
+        with pytest.raises(ModelError, match="declared"):
+            import_onnx(bad, dims={"N": 5})
+
+
+class TestValues:
+    M = model([node("Reshape", ["x", "s"], ["y"], name="r")], [X, value("s", (2,), I64)], [untyped("y")])
+
+    def test_become_constants_and_are_no_inputs(self):
+        g, out = run(self.M, values={"s": np.array([3, -1])})
+        assert g.inputs == ("x",)
+        np.testing.assert_array_equal(out["y"], ARRAY.reshape(3, 2))
+
+    def test_are_asked_for_by_name(self):
+        with pytest.raises(NeedsValueError) as caught:
+            import_onnx(self.M)
+        assert caught.value.inputs == ("s",)
+
+    def test_an_initializer_may_be_overridden(self):
+        m = model([node("Add", ["x", "w"], ["y"])], [X, value("w", (3,))], [Y], [weight("w", [1, 2, 3])])
+        _, out = run(m, values={"w": np.float32([7, 8, 9])})
+        np.testing.assert_array_equal(out["y"], ARRAY + np.float32([7, 8, 9]))
+
+    def test_the_error_of_a_function_body_names_the_call_and_keeps_the_inputs(self):
+        body = [node("Reshape", ["a", "b"], ["c"], name="inner")]
+        f = helper.make_function("own", "F", ["a", "b"], ["c"], body, [helper.make_opsetid("", 20)])
+        call = node("F", ["x", "s"], ["y"], name="call", domain="own")
+        m = model([call], [X, value("s", (2,), I64)], [untyped("y")], functions=[f], domains=["own"])
+        with pytest.raises(NeedsValueError, match="'call'") as caught:
+            import_onnx(m)
+        assert caught.value.inputs == ("s",)
+
+
+class TestFunctions:
+    IMPORTS = (helper.make_opsetid("", 20), helper.make_opsetid("own", 1))
+
+    def scale(self) -> onnx.FunctionProto:
+        """F(a, b = nothing) {alpha = 2} = a * alpha"""
+        body = [node("Constant", [], ["f"]), node("Mul", ["a", "f"], ["c"])]
+        body[0].attribute.append(onnx.AttributeProto(name="value_float", type=1, ref_attr_name="alpha"))
+        default = helper.make_attribute("alpha", 2.0)
+        return helper.make_function("own", "F", ["a", "b"], ["c"], body, self.IMPORTS, [], [default])
+
+    def test_of_the_model_with_attributes_and_defaults(self):
+        nodes = [
+            node("F", ["x"], ["t"], domain="own", name="f1"),
+            node("F", ["t", ""], ["y"], domain="own", name="f2", alpha=5.0),
+        ]
+        g, out = run(model(nodes, [X], [Y], functions=[self.scale()], domains=["own"]))
+        np.testing.assert_array_equal(out["y"], ARRAY * 10)
+        assert ops(g) == ["Binary", "Binary"] and {"x", "t", "y"} <= set(g.types)
+
+    def test_nested_with_the_same_inner_names(self):
+        body = [node("F", ["a"], ["t"], domain="own"), node("F", ["t"], ["c"], domain="own")]
+        outer = helper.make_function("own", "G", ["a"], ["c"], body, self.IMPORTS)
+        nodes = [node("G", ["x"], ["t"], domain="own"), node("G", ["t"], ["y"], domain="own")]
+        _, out = run(model(nodes, [X], [Y], functions=[self.scale(), outer], domains=["own"]))
+        np.testing.assert_array_equal(out["y"], ARRAY * 16)
+
+    def test_that_return_an_argument(self):
+        f = helper.make_function("own", "F", ["a"], ["a"], [], self.IMPORTS)
+        nodes = [node("F", ["x"], ["t"], domain="own"), node("Neg", ["t"], ["y"])]
+        _, out = run(model(nodes, [X], [Y], functions=[f], domains=["own"]))
+        np.testing.assert_array_equal(out["y"], -ARRAY)
+
+
+class TestControlFlow:
+    def branch(self, op: str) -> onnx.GraphProto:
+        nodes = [node("Add", ["x", "one"], ["q"]), node(op, ["q"], ["r"])]
+        return graph(nodes, [], [value("r", (2, 3))], [weight("one", 1)])
+
+    @pytest.mark.parametrize("condition", [True, False])
+    def test_the_branch_of_a_known_condition_is_inlined(self, condition):
+        choice = node("If", ["c"], ["y"], then_branch=self.branch("Exp"), else_branch=self.branch("Neg"))
+        m = model([choice], [X], [Y], [weight("c", condition, np.bool_)])
+        assert len(assert_as_onnx(m, {"x": ARRAY}).nodes) == 2
+
+    def test_two_branches_may_use_the_same_names(self):
+        choices = [
+            node("If", ["c"], ["t"], then_branch=self.branch("Exp"), else_branch=self.branch("Neg")),
+            node("If", ["c"], ["y"], then_branch=self.branch("Neg"), else_branch=self.branch("Exp")),
+            node("Sub", ["t", "y"], ["z"]),
+        ]
+        m = model(choices, [X], [Y, value("z", (2, 3))], [weight("c", False, np.bool_)])
+        assert_as_onnx(m, {"x": ARRAY})
+
+    def loop(self, condition: str) -> onnx.ModelProto:
+        """v doubles while v's step is below 3; the sums are collected."""
+        body = graph(
+            [
+                node("Less", ["i", "three"], ["go"]),
+                node("Add", ["v", "v"], ["w"]),
+                node("ReduceSum", ["w"], ["s"]),
+            ],
+            [value("i", (), I64), value("cond", (), TensorProto.BOOL), value("v", (2, 3))],
+            [value("go", (), TensorProto.BOOL), value("w", (2, 3)), value("s", (1, 1))],
+        )
+        loop = node("Loop", ["count", condition, "x"], ["y", "sums"], body=body)
+        weights = [
+            weight("count", 10, np.int64),
+            weight("three", 3, np.int64),
+            weight("true", True, np.bool_),
+        ]
+        return model([loop], [X], [Y, untyped("sums")], weights)
+
+    @pytest.mark.parametrize("condition", ["", "true"])
+    def test_a_loop_of_known_length_is_unrolled(self, condition):
+        _, out = run(self.loop(condition))
+        np.testing.assert_array_equal(out["y"], ARRAY * 16)
+        np.testing.assert_array_equal(out["sums"].ravel(), ARRAY.sum() * np.float32([2, 4, 8, 16]))
+        assert out["sums"].shape == (4, 1, 1)
+
+    def test_a_scan_is_unrolled(self):
+        body = graph(
+            [node("Add", ["state", "part"], ["next"]), node("Mul", ["next", "part"], ["out"])],
+            [value("state", (2,)), value("part", (2,))],
+            [value("next", (2,)), value("out", (2,))],
+        )
+        scan = node("Scan", ["zero", "x"], ["y", "all"], body=body, num_scan_inputs=1, scan_input_axes=[1],
+                    scan_input_directions=[1], scan_output_axes=[1])  # fmt: skip
+        m = model([scan], [X], [untyped("y"), untyped("all")], [weight("zero", [0, 0])])
+        _, out = run(m)
+        steps = np.cumsum(ARRAY[:, ::-1], 1)
+        np.testing.assert_array_equal(out["y"], steps[:, -1])
+        np.testing.assert_array_equal(out["all"], steps * ARRAY[:, ::-1])
+
+
+class TestExternalData:
+    def saved(self, folder, location="w.bin", data=None, **entries) -> str:
+        w = TensorProto(name="w", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+        for key, entry in {"location": location, **entries}.items():
+            w.external_data.add(key=key, value=str(entry))
+        m = model([node("Add", ["x", "w"], ["y"])], [X], [Y], [w])
+        path = folder / "m.onnx"
+        path.write_bytes(m.SerializeToString())
+        if data is not None:
+            (folder / "w.bin").write_bytes(data)
+        return str(path)
+
+    def test_is_read_beside_the_model(self, tmp_path):
+        data = b"\0" * 8 + (ARRAY * 3).tobytes() + b"tail"
+        _, out = run(self.saved(tmp_path, data=data, offset=8, length=24))
+        np.testing.assert_array_equal(out["y"], ARRAY * 4)
+
+    def test_in_a_subfolder_and_through_a_link_inside(self, tmp_path):
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "sub" / "real.bin").write_bytes(ARRAY.tobytes())
+        (tmp_path / "w.bin").symlink_to(tmp_path / "sub" / "real.bin")
+        for location in ("w.bin", "sub/real.bin", "./sub/real.bin"):
+            _, out = run(self.saved(tmp_path, location))
+            np.testing.assert_array_equal(out["y"], ARRAY * 2)
+
+    @pytest.mark.parametrize(
+        ("location", "entries", "message"),
+        [
+            ("/etc/passwd", {}, "relative"),
+            ("../w.bin", {}, "outside"),
+            ("sub/../../w.bin", {}, "outside"),
+            ("..\\w.bin", {}, "outside"),
+            ("C:\\w.bin", {}, "relative"),
+            ("", {}, "relative"),
+            (".", {}, "folder"),
+            ("a\0b", {}, "relative"),
+            ("link.bin", {}, "link"),
+            ("linked/secret.bin", {}, "link"),
+            ("missing.bin", {}, "cannot open"),
+            ("sub", {}, "regular file"),
+            ("fifo", {}, "regular file"),
+            ("w.bin", {"offset": -4}, "offset"),
+            ("w.bin", {"offset": 4}, "ends at byte 28"),
+            ("w.bin", {"offset": 10**17}, "ends at byte"),
+            ("w.bin", {"length": 10**15}, "length"),
+            ("w.bin", {"length": 4}, "length"),
+            ("w.bin", {"length": "many"}, "length"),
+        ],
+    )
+    def test_elsewhere_or_broken_is_refused(self, tmp_path, location, entries, message):
+        folder, secret = tmp_path / "model", tmp_path / "secret.bin"
+        folder.mkdir()
+        (folder / "sub").mkdir()
+        secret.write_bytes(b"\0" * 100)
+        (folder / "link.bin").symlink_to(secret)
+        (folder / "linked").symlink_to(tmp_path)
+        os.mkfifo(folder / "fifo")
+        path = self.saved(folder, location, ARRAY.tobytes(), **entries)
+        with pytest.raises(ModelError, match="'w'") as caught:
+            import_onnx(path)
+        assert message in str(caught.value)
+
+    def test_in_the_attribute_of_a_node(self, tmp_path):
+        t = TensorProto(name="t", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+        t.external_data.add(key="location", value="w.bin")
+        m = model([node("Constant", [], ["w"], value=t), node("Add", ["x", "w"], ["y"])], [X], [Y])
+        (tmp_path / "m.onnx").write_bytes(m.SerializeToString())
+        (tmp_path / "w.bin").write_bytes(ARRAY.tobytes())
+        _, out = run(tmp_path / "m.onnx")
+        np.testing.assert_array_equal(out["y"], ARRAY * 2)
+
+
+def test_an_unreadable_path_is_an_input_error(tmp_path):
+    for path in (tmp_path, tmp_path / "none.onnx", "nul\0byte"):
+        with pytest.raises(InputError):
+            import_onnx(path)
+
+
+def test_every_truncation_is_a_typed_error():
+    data = model([node("Add", ["x", "w"], ["y"])], [X], [Y], [weight("w", [1, 2, 3])]).SerializeToString()
+    for end in range(len(data)):
+        with pytest.raises(BurnishError):
+            import_onnx(data[:end])
