@@ -194,6 +194,8 @@ class _StepEmitter:
                 self.alloc(st)
             case Prefetch():
                 self.prefetch(st)
+            case Barrier(scope="order"):
+                self.v.forget_loads()
             case Barrier(scope="gang"):
                 slot = self.fn.fresh("p")
                 self.fn.emit(f"{slot} = getelementptr i8, ptr %call, i64 {_CALL_FIELDS['barrier']}")
@@ -266,9 +268,7 @@ class _StepEmitter:
         self.v.bound.pop(st.var, None)
         self.v.ranges[st.var] = (0, extent - 1)
         self.v.vector = (st.var, extent)
-        self.v.scopes.append({})
         self.body(body)
-        self.v.scopes.pop()
         self.v.vector = None
 
     def branch(self, st: If) -> None:

@@ -157,6 +157,15 @@ class Scalars:
         self.fn.emit(f"{name} = getelementptr i8, ptr {base}, i64 {offset * size}")
         return name
 
+    def forget_loads(self) -> None:
+        """Passes the addresses in use through an empty assembly statement, so that LLVM cannot tell that later loads
+        read the same elements, and does not keep them all in registers."""
+        for key, pointer in list(self.scopes[-1].items()):
+            if key[0] == "ptr" and self.buffers[key[1]].scope != "register":
+                fresh = self.fn.fresh("p")
+                self.fn.emit(f'{fresh} = call ptr asm sideeffect "", "=r,0"(ptr {pointer})')
+                self.scopes[-1][key] = fresh
+
     # --- memory -----------------------------------------------------------------------------------------
 
     def inside(self, buffer: Buffer, idx: tuple[Expr, ...]) -> bool:

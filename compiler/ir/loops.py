@@ -5,7 +5,8 @@
              | if e: Stmt… else: Stmt…
              | BUFFER[e, …] = e
              | alloc BUFFER: Stmt…                    a buffer that lives inside the statement
-             | barrier SCOPE                          block: the threads of a GPU block; gang: the CPU's workers
+             | barrier SCOPE                          block: the threads of a GPU block; gang: the CPU's workers;
+                                                      order: no load is kept in a register across it (no other effect)
              | prefetch BUFFER[e, …]                  a hint, no effect
 
 Meaning: statements in order; `parallel`, `block` and `thread` iterations may run in any order or at once, and between

@@ -192,7 +192,7 @@ class _Checker:
 
     def barrier(self, st: Barrier, scope: _Scope) -> None:
         kinds = scope.kinds()
-        if st.scope not in ("block", "gang"):
+        if st.scope not in ("block", "gang", "order"):
             raise InternalError(f"unknown barrier {st.scope!r}")
         if "vector" in kinds:
             raise InternalError("a barrier inside of a vector loop")

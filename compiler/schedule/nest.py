@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..ir import scalar as s
 from ..ir.expr import Stage, TensorExpr
-from ..ir.loops import Alloc, Body, Buffer, For, If, Program, Stmt, Store
+from ..ir.loops import Alloc, Barrier, Body, Buffer, For, If, Program, Stmt, Store
 from ..ir.scalar import Expr, Load, Var
 from ..ir.types import BOOL
 
@@ -21,6 +21,7 @@ class Loop:
     var: str
     extent: int
     kind: str = "serial"
+    ordered: bool = False  # every iteration ends with a barrier of scope "order"
 
 
 @dataclass
@@ -55,6 +56,8 @@ class Nest:
         for buffer in reversed(self.allocs):
             body = (Alloc(buffer, body),)
         for lp in reversed(self.loops):
+            if lp.ordered:
+                body = (*body, Barrier("order"))
             body = (For(lp.var, s.const(0), s.const(lp.extent), body, lp.kind),)
         return body
 

@@ -117,6 +117,13 @@ class Schedule:
                 assert loop is not None
                 loop.kind = kind
 
+    def order_loads(self, var: str) -> None:
+        """for v: S  →  for v: { S  barrier order }   so that unrolled iterations do not share loads, which would spill"""
+        for nest in self._having(var):
+            loop = nest.loop(var)
+            assert loop is not None
+            loop.ordered = True
+
     def stage(self, buffer: str, parent: Nest, scope: str) -> None:
         """A temporary of the whole program → a buffer inside `parent`, of the size that one iteration touches."""
         old = next(b for b in self.temps if b.name == buffer)

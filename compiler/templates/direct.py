@@ -112,6 +112,7 @@ def schedule(task: KernelTask, p: Params) -> Program:
     for axis, size in p.block:
         sch.split(axis, size, f"{axis}_o", f"{axis}_i", within=[f"{ACC}.update"])
     _guard_loads(sch, acc)
+    inner.sort(key=lambda name: name[:-2] in (roles.column, roles.vector))  # one broadcast serves all columns at once
     order = _outer_order(roles, outer, p)
     sch.reorder(f"{ACC}.init", [*order, *inner, vector])
     sch.reorder(f"{ACC}.update", [*order, *p.reduction, *inner, vector])
@@ -124,6 +125,8 @@ def schedule(task: KernelTask, p: Params) -> Program:
     sch.annotate("vector", vector, within=parts)
     for axis in p.unrolled:
         sch.annotate("unroll", axis)
+    if p.unrolled:
+        sch.order_loads(p.unrolled[-1])
     _parallel(parent, roles, outer, p)
     return sch.program()
 
@@ -195,13 +198,16 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
     """Splits the innermost axis into vectors if it is not one already; packs operands that stride over it."""
     acc = expr.stage(ACC)
     vector = acc.axes[-1]
+    lanes = _lanes(acc, target)
     if vector.extent < 2:
         return None
     dims = {name: type.dims for name, type in expr.params}
     packs: list[Stage] = []
 
     def repack(e: Expr) -> Expr | None:
-        if not isinstance(e, Load) or vector.name not in s.variables(e) or _stride(e, dims[e.tensor], vector.name) in (0, 1):
+        if not isinstance(e, Load) or vector.name not in s.variables(e):
+            return None
+        if _stride(e, dims[e.tensor], vector, lanes) in (0, 1):
             return None
         packed = _packed(e, acc, vector.name, dims[e.tensor], len(packs))
         if packed is None:
@@ -212,17 +218,20 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
     body = s.transform(acc.body, repack)
     dims.update({p.name: p.shape for p in packs})
     for load in s.loads(body):
-        if _stride(load, dims[load.tensor], vector.name) not in (0, 1):
+        if _stride(load, dims[load.tensor], vector, lanes) not in (0, 1):
             return None
     stages = [*packs, *(replace(st, body=body) if st.name == ACC else st for st in expr.stages)]
     return replace(expr, stages=tuple(stages))
 
 
-def _stride(load: Load, shape: tuple[int, ...], var: str) -> int | None:
-    """Elements between neighbours along `var`; None if not constant."""
+def _stride(load: Load, shape: tuple[int, ...], axis: Axis, lanes: int) -> int | None:
+    """Elements between neighbours along the axis within one vector; None if not constant."""
+    var = "lane"
+    position = Var("vectors") * lanes + Var(var) if axis.extent > lanes else Var(var)
+    ranges = {var: (0, lanes - 1), "vectors": (0, axis.extent // lanes)}
     stride, step = 0, 1
     for e, extent in zip(reversed(load.index), reversed(shape)):
-        form = affine.linear(e)
+        form = affine.linear(affine.simplify(s.substitute(e, {axis.name: position}), ranges))
         if any(var in s.variables(a) and a != Var(var) for a, _ in form.terms):
             return None
         stride += form.coefficient(var) * step
