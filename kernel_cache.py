@@ -16,7 +16,7 @@ from . import __version__
 from .compiler.build_kernel import Kernel, build_kernel
 from .compiler.codegen.llvm import Step
 from .compiler.kernel_task import Config, KernelTask
-from .runtime.build import cache_dir
+from .settings import cache_dir
 
 Progress = Callable[[str, int, int], None]
 

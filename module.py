@@ -47,6 +47,11 @@ class Module:
         return self._runner.outputs
 
     @property
+    def steps(self) -> tuple[binding.StepInfo, ...]:
+        """The kernel calls in order, with their operations and bytes."""
+        return self._runner.steps
+
+    @property
     def plan(self) -> Plan | None:
         """What runs, step by step; None for a module loaded from a file."""
         return self._packed.plan if self._packed else None
@@ -73,7 +78,7 @@ class Module:
         objects = [k.object for k in self._kernels]
         weights = self._packed.weights.tobytes()
         link_module(
-            objects, self._encode(packed.plan), weights, list(self._packed.plan.kernels), out, out.suffix[1:]
+            objects, encode(self._packed.plan), weights, list(self._packed.plan.kernels), out, out.suffix[1:]
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from .compiler.codegen.llvm import LoadedCode
 from .compiler.ir.graph import Graph
 from .compiler.kernel_task import Config, DefaultConfig, KernelTask
 from .compiler.target import Target, get_target, host_threads
+from .debug import Log
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.assign_layouts import assign_layouts
 from .graph_passes.fold import fold
@@ -36,37 +38,55 @@ def compile(
     pick_config: Callable[[KernelTask], Config] = lambda task: DefaultConfig(),
     progress: Callable[[str, int, int], None] | None = None,
     cache: bool = True,
+    log: Log | None = None,
 ) -> Module:
     """A module from an ONNX model given as path, bytes or ModelProto.
 
     threads  how many the code is laid out for (default: all cores); a module runs with any number
     shapes   sizes of whole inputs; dims: values of named dimensions; values: inputs fixed to constants
     progress called as progress(kernel name, done, total) while kernels are compiled
+    log      is told of every step; by default it follows BURNISH_DEBUG
     """
+    log = log or Log()
     machine = get_target(target)
     workers = threads or host_threads()
-    graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
-    graph = optimise(graph, machine, workers)
+    graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
+    graph = optimise(graph, machine, workers, log)
     tasks = {
         n: task_of(graph, node, machine, workers)
         for n, node in enumerate(graph.nodes)
         if not is_view(graph, node)
     }
-    kernels = KernelStore(enabled=cache).build_all(tasks, pick_config, progress)
+    kernels = KernelStore(enabled=cache).build_all(tasks, log.watch(pick_config), progress)
     packed = make_plan(graph, kernels, {n: flops(task) for n, task in tasks.items()}, machine)
+    log.plan(packed.plan)
     code = LoadedCode([k.object for k in {k.name: k for k in kernels.values()}.values()], machine)
     return Module.from_code(
         packed, code, [k for k in {k.name: k for k in kernels.values()}.values()], threads or 1
     )
 
 
-def optimise(graph: Graph, target: Target, threads: int) -> Graph:
-    """The passes over the graph, in order."""
-    graph = fold(graph)
-    graph = simplify(graph)
-    graph = fold(graph)  # simplification moves arithmetic onto weights
-    graph = fuse(graph)
-    return assign_layouts(graph, target)
+def passes(target: Target, threads: int) -> dict[str, Callable[[Graph], Graph]]:
+    """The passes over the graph by name, in order."""
+    return {
+        "fold": fold,
+        "simplify": simplify,
+        "fold_again": fold,  # simplification moves arithmetic onto weights
+        "fuse": fuse,
+        "assign_layouts": lambda graph: assign_layouts(graph, target),
+    }
+
+
+def optimise(
+    graph: Graph, target: Target, threads: int, log: Log | None = None, stop_after: str | None = None
+) -> Graph:
+    """The graph after all passes, or after the one named `stop_after`."""
+    log = log or Log()
+    for name, run in passes(target, threads).items():
+        graph = log.step(name, partial(run, graph))
+        if name == stop_after:
+            break
+    return graph
 
 
 def flops(task: KernelTask) -> int:

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock
 
 from ..errors import InputError, InternalError, ToolError, UnsupportedError
+from ..settings import cache_dir
 
 HERE = Path(__file__).parent
 CORE = ("plan", "pool", "executor", "context", "module")  # in every module
@@ -54,11 +54,6 @@ def include_dir() -> Path:
 def source_dir() -> Path:
     """The folder of open.c and of the runtime's other sources."""
     return HERE / "src"
-
-
-def cache_dir() -> Path:
-    """BURNISH_CACHE_DIR, else the user's cache folder for Burnish."""
-    return Path(os.environ.get("BURNISH_CACHE_DIR") or platformdirs.user_cache_path("burnish"))
 
 
 def _run(command: Sequence[str], cwd: Path, what: str) -> None:

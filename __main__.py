@@ -1,0 +1,5 @@
+"""`python -m burnish`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,100 @@
+"""The command line. A command's module is loaded when the command runs, so that `burnish --help` is fast."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from importlib import import_module
+from typing import Any
+
+import click
+
+from . import __version__
+from .errors import BurnishError
+from .settings import debug_level
+
+COMMANDS = {
+    "compile": ("compile", "Compile a model into a module: one .so file, or an .a with its .h."),
+    "run": ("run", "Run a module or a model on given or random inputs."),
+    "bench": ("bench_command", "Compare speed with other libraries, side by side in one run."),
+    "profile": ("profile", "Time every kernel of a module or a model."),
+    "verify": ("verify", "Compare a module's or a model's results with another implementation."),
+    "trace": ("trace", "Show one operator on every rung from ONNX to assembly."),
+    "zoo": ("zoo", "List the built-in networks, or write one as an .onnx file."),
+    "targets": ("targets", "List the machines that code can be generated for."),
+    "cache": ("cache", "Show or clear what earlier compilations left on disk."),
+    "settings": ("settings", "List the environment variables that Burnish reads."),
+}
+"""Name → (module in commands/, what it does)."""
+
+
+class Cli(click.Group):
+    """Loads commands late, and prints every error as one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        return import_module(f".commands.{COMMANDS[name][0]}", __package__).command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """Exit codes: 0 done, 1 an error or a mismatch, 2 a wrong command line, 130 interrupted."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **kwargs)
+        try:
+            result = super().main(*args, standalone_mode=False, **kwargs)
+            sys.exit(result if isinstance(result, int) else 0)
+        except (click.Abort, KeyboardInterrupt):
+            _fail("interrupted", 130)
+        except click.ClickException as error:
+            _usage(error)
+        except BurnishError as error:
+            _fail(str(error), 1)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            _fail(f"{where}{error.strerror or error}", 1)
+        except MemoryError:
+            _fail("out of memory; compile with smaller shapes, or on a machine with more memory", 1)
+        except Exception as error:
+            _internal(error)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"burnish: error: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+def _usage(error: click.ClickException) -> None:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "burnish"
+    _fail(f"{error.format_message()} See: {path} --help", 2)
+
+
+def _internal(error: Exception) -> None:
+    try:
+        show = debug_level() >= 1
+    except BurnishError:
+        show = True
+    if show:
+        traceback.print_exception(error)
+    hint = "" if show else "; BURNISH_DEBUG=1 shows where"
+    _fail(
+        f"internal error: {type(error).__name__}: {error}{hint}; please report it with the model",
+        1,
+    )
+
+
+@click.command(cls=Cli, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="burnish", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Burnish compiles a trained neural network (ONNX) to one small fast module that runs without Python."""
+
+
+def main() -> None:
+    cli.main(prog_name="burnish")

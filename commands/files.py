@@ -1,0 +1,67 @@
+"""Files that commands write: checked before long work, and never left half-written."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import InputError
+
+
+def check_writable(path: Path, suffixes: Iterable[str] = ()) -> Path:
+    """`path`, if a file can be put there; InputError if not, or if its name ends in none of `suffixes`."""
+    allowed = tuple(suffixes)
+    if allowed and path.suffix not in allowed:
+        raise InputError(f"{path}: the name must end in {' or '.join(allowed)}")
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+def check_folder(path: Path) -> Path:
+    """`path` as a folder that files can be written into; made if need be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {path}: {error.strerror}") from error
+    check_writable(path / "output")
+    return path
+
+
+def write_file(path: Path, data: bytes | str) -> None:
+    """The whole file, or none and an InputError."""
+    raw = data.encode() if isinstance(data, str) else data
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"cannot write {path}: {error.strerror}") from error
+        raise
+
+
+def file_name(value: str) -> str:
+    """A value's name as a file name."""
+    return re.sub(r"[^\w.-]", "_", value).lstrip(".") or "_"
+
+
+def megabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 100_000 else f"{nbytes / 1e3:.1f} kB"

@@ -1,0 +1,94 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ..errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def parse_shapes(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """x:1x3x224x224 → {"x": (1, 3, 224, 224)}; nothing after the colon is a scalar."""
+    shapes = {}
+    for text in texts:
+        name, colon, sizes = text.rpartition(":")
+        parts = [part.strip() for part in sizes.split("x")] if sizes.strip() else []
+        if not colon or not name or not all(part.isdecimal() for part in parts):
+            raise InputError(f"--shape {text!r}: expected NAME:SIZExSIZE…, such as x:1x3x224x224")
+        shapes[name] = tuple(map(int, parts))
+    return shapes
+
+
+def parse_dims(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
+    """batch=8 → {"batch": 8}"""
+    dims = {}
+    for text in texts:
+        name, equals, size = text.rpartition("=")
+        if not equals or not name or not size.strip().isdecimal():
+            raise InputError(f"--dim {text!r}: expected NAME=SIZE, such as batch=8")
+        dims[name] = int(size)
+    return dims
+
+
+def parse_files(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Path]:
+    """x=x.npy → {"x": Path("x.npy")}"""
+    files = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals or not name or not path:
+            raise InputError(f"{option.opts[0]} {text!r}: expected NAME=FILE")
+        files[name] = Path(path)
+    return files
+
+
+def parse_counts(ctx: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
+    """1,2 → (1, 2)"""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(f"{option.opts[0]} {text!r}: expected numbers from 1 on, such as 1,2")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def model_options(function: F) -> F:
+    """--shape and --dim, which fix a model's open sizes."""
+    function = click.option(
+        "dims", "--dim", multiple=True, callback=parse_dims, metavar="NAME=SIZE", help="Size of a named dim."
+    )(function)
+    return click.option(
+        "shapes",
+        "--shape",
+        multiple=True,
+        callback=parse_shapes,
+        metavar="NAME:1x3x224x224",
+        help="Shape of an input.",
+    )(function)
+
+
+def compile_options(function: F) -> F:
+    """--shape, --dim, --target, --no-cache."""
+    function = click.option(
+        "cache", "--no-cache", is_flag=True, default=True, flag_value=False, help="Compile every kernel anew."
+    )(function)
+    function = click.option(
+        "--target", default="host", show_default=True, metavar="NAME", help="See `burnish targets`."
+    )(function)
+    return model_options(function)
+
+
+THREADS = click.option(
+    "--threads", type=click.IntRange(min=1), metavar="N", help="Number of threads (default: all cores)."
+)
+SEED = click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Of the random inputs.",
+)

@@ -1,0 +1,130 @@
+"""What a command is given to work on: a module's file, a model's file, or the name of a network in the zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..errors import InputError, ModelError
+from ..frontends.onnx.interface import resolve_inputs
+from ..models import zoo
+from ..pipeline import Module, load
+from ..pipeline import compile as compile_model
+from .progress import kernel_progress
+
+
+@dataclass(frozen=True)
+class Source:
+    """`path` is None for a network of the zoo, `proto` for a file."""
+
+    name: str
+    path: Path | None = None
+    proto: onnx.ModelProto | None = None
+
+    @property
+    def is_module(self) -> bool:
+        return self.path is not None and self.path.suffix == ".so"
+
+    @property
+    def model(self) -> Path | onnx.ModelProto:
+        """What `pipeline.compile` takes; external data stays where it is."""
+        return self.proto if self.proto is not None else Path(self.path or "")
+
+    def read(self) -> onnx.ModelProto:
+        """The whole model in memory, external data included. A copy, which may be changed."""
+        model = onnx.ModelProto()
+        if self.proto is not None:
+            model.CopyFrom(self.proto)
+            return model
+        if self.is_module:
+            raise InputError(f"{self.path} is a module; expected the ONNX model that it was compiled from")
+        try:
+            return onnx.load(str(self.path))
+        except OSError as error:
+            raise InputError(f"cannot read the model {str(self.path)!r}: {error.strerror or error}") from None
+        except Exception as error:
+            raise ModelError(f"{str(self.path)!r} is not an ONNX model: {error}") from None
+
+
+def find_source(text: str, only_model: bool = False) -> Source:
+    """A file if there is one of this name, else a network of the zoo. `only_model` refuses modules."""
+    path = Path(text)
+    if path.is_file():
+        source = Source(path.stem, path)
+        if path.suffix == ".a":
+            raise InputError(
+                f"{path} is an archive to link into an application; compile the model to a .so to run it here"
+            )
+        if only_model and source.is_module:
+            raise InputError(f"{path} is a compiled module; expected an ONNX model")
+        return source
+    if text in zoo.names():
+        return Source(text, proto=zoo.build(text))
+    if path.exists():
+        raise InputError(f"{path} is not a file; expected a module (.so), an ONNX model, or a zoo name")
+    raise InputError(
+        f"there is no file {text!r}, and no network of that name in the zoo (`burnish zoo` lists them)"
+    )
+
+
+def open_module(
+    source: Source,
+    shapes: Mapping[str, tuple[int, ...]],
+    dims: Mapping[str, int],
+    threads: int | None = None,
+    **options: Any,
+) -> Module:
+    """The module of a file, or compiled with `options` of `pipeline.compile`; progress on standard error."""
+    if source.is_module:
+        if shapes or dims:
+            raise InputError(
+                f"{source.path} is compiled for its shapes: compile the model again for other ones"
+            )
+        return load(source.path or "", threads or 1)
+    with kernel_progress() as progress:
+        return compile_model(
+            source.model, shapes=shapes, dims=dims, threads=threads, progress=progress, **options
+        )
+
+
+def random_feeds(source: Source, infos: Sequence[Any], seed: int) -> dict[str, np.ndarray]:
+    """Seeded arrays for a module's inputs, `infos`; where the model is known, its indices are valid."""
+    model = onnx.ModelProto() if source.is_module else _light(source)
+    del model.graph.input[:]
+    for info in infos:
+        code = onnx.helper.np_dtype_to_tensor_dtype(info.dtype)
+        model.graph.input.append(onnx.helper.make_tensor_value_info(info.name, code, info.shape))
+    names = {info.name for info in infos}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    return zoo.random_inputs(model, seed)
+
+
+def _light(source: Source) -> onnx.ModelProto:
+    """A copy of the model without external data."""
+    if source.path is not None:
+        return onnx.load(str(source.path), load_external_data=False)
+    return source.read()
+
+
+def static_model(
+    model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, int]
+) -> onnx.ModelProto:
+    """The model, changed in place, with the sizes of its inputs, and of outputs that share their names, fixed."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in initializers]
+    types, known = resolve_inputs(inputs, shapes, dims, {}, {})
+    for value in inputs:
+        type = types[value.name]
+        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, type.dtype.code, type.dims))
+    for value in (*model.graph.output, *model.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in known:
+                dim.dim_value = known[dim.dim_param]
+    return model

@@ -1,0 +1,65 @@
+"""Every knob that is read from the environment, in one place. `burnish settings` lists them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from .errors import InputError
+
+DEBUG_LEVELS = (
+    "nothing",
+    "graph passes with their times",
+    "and kernels",
+    "and their chosen configs",
+    "and their loop programs and LLVM IR",
+)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """An environment variable, what it stands at when unset, and what it does."""
+
+    name: str
+    default: str
+    meaning: str
+
+    @property
+    def value(self) -> str | None:
+        """As set by the user; None where it is unset or empty."""
+        return os.environ.get(self.name) or None
+
+
+CACHE_DIR = Knob(
+    "BURNISH_CACHE_DIR",
+    str(platformdirs.user_cache_path("burnish")),
+    "folder for compiled kernels and the compiled runtime; `burnish cache` shows what is in it",
+)
+DEBUG = Knob(
+    "BURNISH_DEBUG",
+    "0",
+    "what compiling says on standard error: "
+    + ", ".join(f"{level} {what}" for level, what in enumerate(DEBUG_LEVELS))
+    + "; from 1 on, internal errors show their traceback",
+)
+CC = Knob(
+    "CC", "the first of cc, gcc, clang, ziglang", "the C compiler that builds the runtime and links modules"
+)
+
+KNOBS = (CACHE_DIR, DEBUG, CC)
+
+
+def cache_dir() -> Path:
+    """The folder that compiled kernels and the runtime are kept in; it may not exist yet."""
+    return Path(CACHE_DIR.value or CACHE_DIR.default)
+
+
+def debug_level() -> int:
+    """0 to 4; InputError for anything else."""
+    text = DEBUG.value or DEBUG.default
+    if text not in map(str, range(len(DEBUG_LEVELS))):
+        raise InputError(f"BURNISH_DEBUG={text!r}: expected a number from 0 to {len(DEBUG_LEVELS) - 1}")
+    return int(text)
