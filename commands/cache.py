@@ -1,0 +1,57 @@
+"""`burnish cache`: what earlier compilations left on disk."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import click
+
+from ..errors import InputError
+from ..settings import cache_dir
+from .files import megabytes
+
+
+@click.command("cache")
+@click.option("--clear", is_flag=True, help="Delete all of it; the next compilations take longer.")
+@click.option("--path", is_flag=True, help="Print only the folder.")
+def command(clear, path):
+    """Show where compiled kernels and the compiled runtime are kept, and how much there is."""
+    root = cache_dir()
+    if path:
+        click.echo(root)
+        return
+    if not clear:
+        click.echo(f"{root}{'' if root.is_dir() else ' (not there yet)'}")
+    for name in ("kernels", "runtime"):
+        entries = _entries(root / name)
+        size = megabytes(sum(_size(entry) for entry in entries))
+        if clear:
+            _delete(entries)
+        click.echo(f"{'deleted ' if clear else ''}{name}: {len(entries)}, {size}")
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Only what Burnish itself names so: files and folders called by a hash."""
+    if not folder.is_dir():
+        return []
+    return sorted(
+        entry for entry in folder.iterdir() if re.fullmatch(r"[0-9a-f]{24}|[0-9a-f]{64}", entry.name)
+    )
+
+
+def _size(entry: Path) -> int:
+    files = entry.rglob("*") if entry.is_dir() else [entry]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _delete(entries: list[Path]) -> None:
+    for entry in entries:
+        try:
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot delete {entry}: {error.strerror}") from error

@@ -1,0 +1,71 @@
+"""`burnish compile`: a model into a module."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from ..compiler.ir.graph import print_graph
+from ..compiler.target import get_target, host_threads
+from ..debug import Log
+from ..errors import InputError
+from ..frontends.onnx.importer import import_onnx
+from ..pipeline import Module, optimise, passes
+from .files import check_folder, check_writable, megabytes
+from .options import THREADS, compile_options
+from .source import find_source, open_module
+
+
+@click.command("compile")
+@click.argument("model")
+@click.option(
+    "output", "-o", type=click.Path(path_type=Path), metavar="MODULE", help="File to write: .so or .a."
+)
+@compile_options
+@THREADS
+@click.option(
+    "--stop-after", metavar="PASS", help="Print the graph after this pass (import, fold, …); write nothing."
+)
+@click.option(
+    "--dump",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write graphs, plan and kernels, on every rung, into a folder.",
+)
+def command(model, output, shapes, dims, target, cache, threads, stop_after, dump):
+    """Compile MODEL, an .onnx file or a name from the zoo, into a module.
+
+    A .so is one file that `burnish run`, Python and C open; an .a is linked into an application, with the
+    .h that is written beside it.
+    """
+    start = time.perf_counter()
+    source = find_source(model, only_model=True)
+    log = Log(check_folder(dump) if dump else None)
+    if stop_after:
+        machine = get_target(target)
+        known = ["import", *passes(machine, threads or host_threads())]
+        if stop_after not in known:
+            raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")
+        graph = log.step("import", lambda: import_onnx(source.model, shapes=shapes, dims=dims))
+        if stop_after != "import":
+            graph = optimise(graph, machine, threads or host_threads(), log, stop_after)
+        click.echo(print_graph(graph))
+        return
+    if output is None:
+        raise InputError("where to? give a file to write with -o, such as -o model.so")
+    check_writable(output, (".so", ".a"))
+    if output.suffix == ".a":
+        check_writable(output.with_suffix(".h"))
+    module = open_module(source, shapes, dims, threads, target=target, cache=cache, log=log)
+    module.save(output)
+    click.echo(f"wrote {output}: {_facts(module, output)}, {time.perf_counter() - start:.1f} s")
+
+
+def _facts(module: Module, output: Path) -> str:
+    plan = module.plan
+    assert plan is not None
+    calls = f"{len(plan.steps)} kernel calls ({len(plan.kernels)} kernels)"
+    memory = f"weights {megabytes(plan.weights_size)}, arena {megabytes(plan.arena_size)}"
+    return f"{megabytes(output.stat().st_size)}, {calls}, {memory}, target {plan.target}"

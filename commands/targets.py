@@ -1,0 +1,27 @@
+"""`burnish targets`: the machines that code can be generated for."""
+
+from __future__ import annotations
+
+import click
+
+from ..compiler.target import TARGETS, Target, get_target, host
+from ..errors import InputError
+
+
+@click.command("targets")
+@click.argument("name", required=False)
+def command(name):
+    """List all targets, or print everything that is known of target NAME."""
+    if name is not None:
+        click.echo(get_target(name).text())
+        return
+    try:
+        click.echo(_line(host()))
+    except InputError as error:
+        click.echo(f"{'host':<12} {error}")
+    for target in TARGETS.values():
+        click.echo(_line(target))
+
+
+def _line(target: Target) -> str:
+    return f"{target.name:<12} {target.kind}, {target.cpu}, vectors of {target.vector_bits} bits"

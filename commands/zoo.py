@@ -1,0 +1,38 @@
+"""`burnish zoo`: the built-in networks as .onnx files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..models.zoo import build, names
+from .files import check_writable, megabytes, write_file
+
+
+@click.command("zoo")
+@click.argument("name", required=False)
+@click.option(
+    "output",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="MODEL.onnx",
+    help="File to write (default: NAME.onnx).",
+)
+@click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Inputs in one run.")
+@click.option("--image", type=int, metavar="PIXELS", help="Height and width of the input image.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the random weights.")
+def command(name, output, batch, image, seed):
+    """List the built-in networks, or write network NAME as an .onnx file.
+
+    Weights are random, from a seed, but of a scale that keeps activations in range; those of `digits` are
+    trained.
+    """
+    if name is None:
+        for known in names():
+            click.echo(known)
+        return
+    path = check_writable(output or Path(f"{name}.onnx"))
+    data = build(name, seed=seed, batch=batch, image=image).SerializeToString(deterministic=True)
+    write_file(path, data)
+    click.echo(f"wrote {path}: {megabytes(len(data))}")
