@@ -1,7 +1,35 @@
-"""The ONNX importer. Importing this package registers every rule."""
+"""The ONNX importer. Importing this package registers the rules of every operator."""
 
-from importlib import import_module as _import
-from pathlib import Path as _Path
+from . import (
+    rules_constants,
+    rules_conv,
+    rules_elementwise,
+    rules_indexing,
+    rules_matmul,
+    rules_movement,
+    rules_normalization,
+    rules_pool,
+    rules_quantize,
+    rules_recurrent,
+    rules_reduction,
+    rules_resize,
+    rules_sampling,
+    rules_signal,
+)
 
-for _rules in sorted(_Path(__file__).parent.glob("rules_*.py")):
-    _import(f"{__name__}.{_rules.stem}")
+RULE_MODULES = (
+    rules_constants,
+    rules_conv,
+    rules_elementwise,
+    rules_indexing,
+    rules_matmul,
+    rules_movement,
+    rules_normalization,
+    rules_pool,
+    rules_quantize,
+    rules_recurrent,
+    rules_reduction,
+    rules_resize,
+    rules_sampling,
+    rules_signal,
+)

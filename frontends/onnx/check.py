@@ -136,7 +136,7 @@ def _skeleton(model: ModelProto) -> ModelProto:
 
 
 def _complete_types(graph: GraphProto) -> None:
-    """Gives inputs and outputs the types and shapes that the checker insists on; the importer infers its own."""
+    """Gives inputs and outputs the types and shapes that the checker insists on, where they are absent."""
     for info in (*graph.input, *graph.output):
         if info.type.WhichOneof("value") in (None, "tensor_type"):
             tensor = info.type.tensor_type

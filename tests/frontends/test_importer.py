@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import burnish.frontends.onnx
 import numpy as np
 import onnx
 import pytest
@@ -339,3 +341,8 @@ def test_every_truncation_is_a_typed_error():
     for end in range(len(data)):
         with pytest.raises(BurnishError):
             import_onnx(data[:end])
+
+
+def test_every_file_of_rules_is_registered():
+    files = {path.stem for path in Path(burnish.frontends.onnx.__file__).parent.glob("rules_*.py")}
+    assert files == {module.__name__.split(".")[-1] for module in burnish.frontends.onnx.RULE_MODULES}

@@ -1,14 +1,19 @@
 """Runs ONNX's node tests and prints what passes, what is a typed error, what is wrong and what crashes.
 
-python -m tests.onnx_backend.run_node_tests [--mode compiled|reference] [--filter TEXT] [--update]
+    python -m tests.onnx_backend.run_node_tests [--mode compiled|reference] [--filter TEXT] [--verbose] [--update]
+
+They run in a child process, so that one that kills it, or never ends, costs no others.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 
-from .node_tests import PASSING, PREPARE, Outcome, cases, passing, run_case
+from .node_tests import PASSING, PREPARE, SECONDS, Outcome, cases, passing, run_case
 
 KINDS = ("pass", "unsupported", "inexact", "wrong", "crash")
 
@@ -20,13 +25,40 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="also list typed errors and passes")
     parser.add_argument("--update", action="store_true", help="add what passes to passing.txt")
     options = parser.parse_args()
-    chosen = [case for name, case in cases().items() if options.filter in name]
-    outcomes = [run_case(case, PREPARE[options.mode]) for case in chosen]
+    names = [name for name in cases() if options.filter in name]
+    outcomes = list(run_isolated(names, options.mode))
     report(outcomes, options.verbose)
     passed = [o.name for o in outcomes if o.kind == "pass"]
     if options.update:
         PASSING.write_text("\n".join(sorted({*passing(), *passed})) + "\n")
     return int(any(o.kind in ("wrong", "crash") for o in outcomes))
+
+
+def run_isolated(names: Sequence[str], mode: str) -> Iterator[Outcome]:
+    context = multiprocessing.get_context("fork")
+    done = 0
+    while done < len(names):
+        receiver, sender = context.Pipe(duplex=False)
+        child = context.Process(target=_run_all, args=(names[done:], mode, sender))
+        child.start()
+        sender.close()
+        while done < len(names):
+            try:
+                if not receiver.poll(SECONDS + 10):
+                    child.kill()
+                yield receiver.recv()
+            except EOFError:
+                child.join()
+                yield Outcome(names[done], "crash", f"the process ended with {child.exitcode}")
+                done += 1
+                break
+            done += 1
+        child.join()
+
+
+def _run_all(names: Sequence[str], mode: str, sender: Connection) -> None:
+    for name in names:
+        sender.send(run_case(cases()[name], PREPARE[mode]))
 
 
 def report(outcomes: list[Outcome], verbose: bool) -> None:
