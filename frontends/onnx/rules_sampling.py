@@ -1,0 +1,70 @@
+"""Import of sampling at computed positions, regions of interest, and of what puts elements back."""
+
+from __future__ import annotations
+
+from ...compiler.ops.regions import Col2Im, MaxRoiPool, MaxUnpool, RoiAlign
+from ...compiler.ops.sampling import DeformConv, GridSample
+from ...errors import ModelError
+from .registry import NodeContext, onnx
+from .rules_conv import kernel_of, window
+
+
+@onnx("GridSample", since=16)
+def grid_sample(c: NodeContext, x: str, grid: str) -> tuple[str, ...]:
+    mode = c.attr("mode", "linear")
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    op = GridSample(mode, c.attr("padding_mode", "zeros"), bool(c.attr("align_corners", 0)))
+    return c.emit(op, x, grid)
+
+
+@onnx("DeformConv", since=19)
+def deform_conv(
+    c: NodeContext, x: str, w: str, offset: str, bias: str | None = None, mask: str | None = None
+) -> tuple[str, ...]:
+    v = window(c, x, kernel_of(c, w), auto_pad=False)
+    op = DeformConv(v.strides, v.pads, v.dilations, c.attr("group", 1), c.attr("offset_group", 1))
+    return c.emit(op, x, w, offset, bias, mask)
+
+
+@onnx("RoiAlign", since=10)
+def roi_align(c: NodeContext, x: str, rois: str, batch: str) -> tuple[str, ...]:
+    default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
+    op = RoiAlign(
+        c.attr("output_height", 1),
+        c.attr("output_width", 1),
+        c.attr("sampling_ratio", 0),
+        c.attr("spatial_scale", 1.0),
+        c.attr("mode", "avg"),
+        c.attr("coordinate_transformation_mode", default) == "half_pixel",
+    )
+    return c.emit(op, x, rois, batch)
+
+
+@onnx("MaxRoiPool")
+def max_roi_pool(c: NodeContext, x: str, rois: str) -> tuple[str, ...]:
+    height, width = c.required("pooled_shape")
+    return c.emit(MaxRoiPool(height, width, c.attr("spatial_scale", 1.0)), x, rois)
+
+
+@onnx("MaxUnpool", since=9)
+def max_unpool(c: NodeContext, x: str, places: str, output_shape: str | None = None) -> tuple[str, ...]:
+    v = window(c, x, tuple(c.required("kernel_shape")), auto_pad=False)
+    dims = c.type(x).dims
+    rank = len(dims) - 2
+    counted = dims[:2] + tuple(
+        (n - 1) * st - p - q + k
+        for n, st, p, q, k in zip(dims[2:], v.strides, v.pads[:rank], v.pads[rank:], v.kernel)
+    )
+    shape = counted if output_shape is None else c.ints(output_shape, "output_shape")
+    return c.emit(MaxUnpool(counted, shape), x, places)
+
+
+@onnx("Col2Im", since=18)
+def col2im(c: NodeContext, x: str, image_shape: str, block_shape: str) -> tuple[str, ...]:
+    sizes, kernel = c.ints(image_shape, "image_shape"), c.ints(block_shape, "block_shape")
+    rank = len(sizes)
+    strides, dilations = (tuple(c.attr(name) or (1,) * rank) for name in ("strides", "dilations"))
+    pads = tuple(c.attr("pads") or (0,) * 2 * rank)
+    if not len(kernel) == len(strides) == len(dilations) == rank or len(pads) != 2 * rank:
+        raise ModelError(f"{c.label}: block_shape, strides, dilations and pads do not fit {rank} axes")
+    return c.emit(Col2Im(sizes, kernel, strides, pads, dilations), x)
