@@ -1,4 +1,4 @@
-"""What a command is given to work on: a module's file, a model's file, or the name of a network in the zoo."""
+"""What a command works on: a module's file, a model's file, or the name of a network in the zoo."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _light(source: Source) -> onnx.ModelProto:
 def static_model(
     model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, int]
 ) -> onnx.ModelProto:
-    """The model, changed in place, with the sizes of its inputs, and of outputs that share their names, fixed."""
+    """The model, changed in place: sizes of inputs, and of outputs that share their names, are fixed."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initializers]
     types, known = resolve_inputs(inputs, shapes, dims, {}, {})

@@ -1,4 +1,4 @@
-"""One kernel on every rung between its task and machine code, as text: for `trace`, `--dump` and debugging."""
+"""One kernel on every rung between its task and machine code, as text: for `trace` and `--dump`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ class BurnishRunner(Runner):
         return {name: self.context.output(name).copy() for name in self.names}
 
     def close(self) -> None:
-        self.context.close()
         self.context = self.module = None
 
 

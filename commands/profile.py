@@ -1,0 +1,163 @@
+"""`burnish profile`: where a run's time goes, kernel by kernel."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..compiler.target import host_threads
+from ..pipeline import Module
+from .files import check_writable, write_file
+from .machine import Limits, measure_limits
+from .options import SEED, THREADS, compile_options
+from .source import find_source, open_module, random_feeds
+
+WIDTH = 150  # where there is no terminal
+SECONDS = 0.5  # of profiled runs, about
+MOST_RUNS = 200
+
+
+@dataclass(frozen=True)
+class Line:
+    """One kernel call. Times are in seconds: the median, and one run's start since the run's beginning."""
+
+    kernel: str
+    node: str
+    seconds: float
+    start: float
+    flops: int
+    bytes: int
+    tasks: int
+
+    @property
+    def gflops(self) -> float:
+        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    lines: tuple[Line, ...]
+    run_seconds: float  # median of whole runs without profiling
+    threads: int
+    runs: int
+
+
+@click.command("profile")
+@click.argument("source", metavar="MODULE|MODEL")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write one for chrome://tracing."
+)
+@click.option("--sort", type=click.Choice(["order", "time"]), default="order", show_default=True)
+@compile_options
+@THREADS
+@SEED
+def command(source, trace, sort, shapes, dims, target, cache, threads, seed):
+    """Time every kernel of a module (.so) or a model, on random inputs.
+
+    GFLOP/s count the operations of sums of products; the peak is this machine's, measured now; GB/s count
+    every buffer that a kernel reads or writes once.
+    """
+    if trace:
+        check_writable(trace)
+    found = find_source(source)
+    threads = threads or host_threads()
+    module = open_module(found, shapes, dims, threads, target=target, cache=cache)
+    result = profile(module, random_feeds(found, module.inputs, seed), threads)
+    limits = measure_limits([threads])
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=WIDTH)
+    console.print(table(result, limits, sort == "time"), soft_wrap=True)
+    for line in totals(result, limits):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if trace:
+        write_file(trace, chrome_trace(found.name, result))
+        console.print(f"wrote {trace}", highlight=False, soft_wrap=True, markup=False)
+
+
+def profile(module: Module, feeds: Mapping[str, np.ndarray], threads: int) -> Profile:
+    """Medians over repeated runs on the same memory, after one untimed run."""
+    context = module.context(threads)
+    for name, array in feeds.items():
+        context.bind_input(name, array)
+    context.run()
+    whole: list[float] = []
+    times: list[list[int]] = []
+    end = time.perf_counter() + SECONDS
+    while not times or (time.perf_counter() < end and len(times) < MOST_RUNS):
+        start = time.perf_counter()
+        context.run()
+        whole.append(time.perf_counter() - start)
+        times.append([step.ns for step in context.run_profiled()])
+    medians = np.median(np.asarray(times, np.float64).reshape(len(times), -1), axis=0) / 1e9
+    starts = np.cumsum([0.0, *medians])
+    lines = [
+        Line(step.kernel, step.node, float(s), float(at), step.flops, step.bytes, step.tasks)
+        for step, s, at in zip(module.steps, medians, starts)
+    ]
+    return Profile(tuple(lines), float(np.median(whole)), threads, len(times))
+
+
+def table(result: Profile, limits: Limits, by_time: bool) -> Table:
+    total = sum(line.seconds for line in result.lines) or 1.0
+    peak = limits.gflops[result.threads]
+    made = Table(box=box.SIMPLE)
+    for name in ("kernel", "node"):
+        made.add_column(name, overflow="fold")
+    for name in ("µs", "share", "GFLOP/s", "of peak", "GB/s", "tasks"):
+        made.add_column(name, justify="right", no_wrap=True)
+    for line in sorted(result.lines, key=lambda x: -x.seconds) if by_time else result.lines:
+        rate = (f"{line.gflops:.1f}", f"{line.gflops / peak:.0%}") if line.flops else ("", "")
+        speed = f"{line.bytes / line.seconds / 1e9:.1f}" if line.bytes and line.seconds else ""
+        cells = (f"{line.seconds * 1e6:.1f}", f"{line.seconds / total:.1%}", *rate, speed, str(line.tasks))
+        made.add_row(line.kernel, line.node, *cells)
+    return made
+
+
+def totals(result: Profile, limits: Limits) -> list[str]:
+    """The whole run, the machine's limits, and what the kernels' sum leaves over."""
+    flops = sum(line.flops for line in result.lines)
+    kernels = sum(line.seconds for line in result.lines)
+    peak, read = limits.gflops[result.threads], limits.read_gbs[result.threads]
+    rate = flops / result.run_seconds / 1e9 if result.run_seconds else 0.0
+    threads = f"{result.threads} thread{'s' * (result.threads > 1)}"
+    return [
+        f"one run: {result.run_seconds * 1e3:.3f} ms, {threads}, median of {result.runs}; "
+        f"kernels {kernels * 1e3:.3f} ms in {len(result.lines)} calls",
+        f"{flops / 1e9:.3g} GFLOP at {rate:.1f} GFLOP/s, {rate / peak:.0%} of this machine's measured "
+        f"{peak:.0f} GFLOP/s (f32 multiply-add); it reads {read:.0f} GB/s from memory",
+    ]
+
+
+def chrome_trace(name: str, result: Profile) -> str:
+    """JSON in the Trace Event Format: the kernels of one run, one after another, in microseconds."""
+    events: Sequence[Mapping[str, Any]] = [
+        {
+            "name": line.kernel,
+            "cat": "kernel",
+            "ph": "X",
+            "ts": line.start * 1e6,
+            "dur": line.seconds * 1e6,
+            "pid": 1,
+            "tid": 1,
+            "args": {
+                "node": line.node,
+                "flops": line.flops,
+                "bytes": line.bytes,
+                "tasks": line.tasks,
+                "GFLOP/s": line.gflops,
+            },
+        }
+        for line in result.lines
+    ]
+    title = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": name}}
+    return json.dumps({"displayTimeUnit": "ns", "traceEvents": [title, *events]}, indent=1) + "\n"
