@@ -9,7 +9,20 @@ from ...errors import InternalError
 from ..ir import affine
 from ..ir.affine import Linear
 from ..ir.loops import Buffer
-from ..ir.scalar import COMPARE, COMPARISONS, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from ..ir.scalar import (
+    COMPARE,
+    COMPARISONS,
+    LOGICAL,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    children,
+)
 from ..ir.types import BOOL, F32, F64, I32, I64, U8, DType
 from .llvm_values import FunctionText, Value, broadcast, constant, index, memory_type, suffix, value_type
 
@@ -301,9 +314,7 @@ class Scalars:
         """The value of `e` here. Equal subexpressions of one statement are computed once."""
         known = self.memo.get(e)
         if known is None:
-            known = self._expr(e)
-            if self.mask is None:  # a value computed under a mask is not valid elsewhere
-                self.memo[e] = known
+            known = self.memo[e] = self._expr(e)
         return known
 
     def _expr(self, e: Expr) -> Value:
@@ -493,14 +504,28 @@ class Scalars:
         return self.fn.assign(f"select {cond.typed}, {then.typed}, {other.typed}", then.dtype, then.lanes)
 
     def masked(self, cond: Value, e: Expr) -> Value:
-        """`e` where it is only needed under one more condition."""
-        if not any(isinstance(x, (Load, Call)) for x in walk_once(e)):
+        """`e` where it is only needed under one more condition. Values computed under it are not valid elsewhere."""
+        if not self.touches_memory(e):
             return self.expr(e)
         outer, memo = self.mask, self.memo
         self.mask, self.memo = self.conjunction(outer, cond), dict(memo)
         value = self.expr(e)
         self.mask, self.memo = outer, memo
         return value
+
+    def touches_memory(self, e: Expr) -> bool:
+        """Whether `e` needs a load or a check that has not been done yet."""
+        seen: set[int] = set()
+        stack = [e]
+        while stack:
+            x = stack.pop()
+            if id(x) in seen or x in self.memo:
+                continue
+            seen.add(id(x))
+            if isinstance(x, Load) or (isinstance(x, Call) and x.op == "checked"):
+                return True
+            stack.extend(children(x))
+        return False
 
     def conjunction(self, a: Value | None, b: Value) -> Value:
         if a is None:
@@ -654,24 +679,3 @@ def compare_code(op: str, dtype: DType) -> str:
     if op in ("eq", "ne"):
         return f"icmp {op}"
     return f"icmp {'s' if dtype.kind == 'int' else 'u'}{op}"
-
-
-def walk_once(e: Expr) -> list[Expr]:
-    """Every distinct node of an expression whose parts may be shared."""
-    seen: dict[int, Expr] = {}
-    stack = [e]
-    while stack:
-        x = stack.pop()
-        if id(x) in seen:
-            continue
-        seen[id(x)] = x
-        match x:
-            case Load(index=parts) | Call(args=parts):
-                stack.extend(parts)
-            case Binary(a=a, b=b):
-                stack += [a, b]
-            case Select(cond=c, then=t, other=o):
-                stack += [c, t, o]
-            case Cast(value=v):
-                stack.append(v)
-    return list(seen.values())
