@@ -10,7 +10,8 @@ from typing import Protocol, TypeVar
 
 from .ir.expr import TensorExpr, print_expr
 from .ir.loops import Program, print_program
-from .ir.types import Layout
+from .ir.types import Layout, TensorType
+from .ops.base import Op
 from .target import Target
 
 T = TypeVar("T")
@@ -31,7 +32,10 @@ class KernelTask:
     algorithm: str
     target: Target
     threads: int
-    program: Program | None = None
+    program: Program | None = None  # the naive loop program of `op`
+    op: Op | None = None  # with its operand types, for templates that build from the operator itself
+    types: tuple[TensorType | None, ...] = ()
+    output_types: tuple[TensorType, ...] = ()
 
     def layout(self, name: str) -> Layout | None:
         return dict(self.layouts).get(name)

@@ -10,12 +10,14 @@ from dataclasses import replace
 import numpy as np
 
 from ..compiler.ir.graph import Graph, Node
-from ..compiler.ir.types import Layout, TensorType
+from ..compiler.ir.types import F32, Layout, TensorType
 from ..compiler.ops.base import Op
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.matmul import MatMul
 from ..compiler.ops.movement import Identity
+from ..compiler.ops.packed_lstm import PackedLstm, pack_weights
+from ..compiler.ops.recurrence import LstmRecurrence
 from ..compiler.target import Target
 from .fuse import kind_of
 from ..compiler.ops.fused import expression
@@ -30,7 +32,7 @@ def assign_layouts(graph: Graph, target: Target) -> Graph:
     constants: dict[str, np.ndarray] = {}
     for node in graph.nodes:
         if not isinstance(node.op, FusedOp):
-            nodes.append(node)
+            nodes.append(_packed_recurrence(graph, node, block, types, constants))
             continue
         layout = _output_layout(graph, node, layouts, block)
         if layout is not None:
@@ -50,6 +52,23 @@ def assign_layouts(graph: Graph, target: Target) -> Graph:
         if value in types:
             types[value] = types[value].with_layout(layout)
     return graph.with_nodes(nodes, types, constants)
+
+
+def _packed_recurrence(
+    graph: Graph, node: Node, block: int, types: dict[str, TensorType], constants: dict[str, np.ndarray]
+) -> Node:
+    """An LSTM's time loop with constant weights streams them packed."""
+    op = node.op
+    if not isinstance(op, LstmRecurrence) or graph.types[node.reads[0]].dtype is not F32:
+        return node
+    weights = node.inputs[1]
+    extras = node.inputs[4:]
+    if weights not in graph.constants or any(e is not None for e in extras):
+        return node
+    packed = f"{weights}@lstm{block}"
+    constants[packed] = pack_weights(graph.constants[weights], block)
+    types[packed] = TensorType(F32, constants[packed].shape)
+    return replace(node, op=PackedLstm(op), inputs=(node.inputs[0], packed, *node.inputs[2:4]))
 
 
 def _anchor(node: Node) -> Op:

@@ -33,7 +33,11 @@ def task_of(
     if not isinstance(node.op, FusedOp) and node.op.has("loops"):
         program = node.op.loops(types, graph.output_types(node))
         name = kernel_name(node, graph)
-        return KernelTask(name, None, (), frozenset(), "loops", target, threads, replace(program, name=name))
+        results = graph.output_types(node)
+        task = KernelTask(
+            name, None, (), frozenset(), "loops", target, threads, replace(program, name=name), node.op, types, results
+        )
+        return replace(task, algorithm=algorithm or next(iter(algorithms(task)), "loops"))
     expr = expression(node.op, types)
     params = [name for name, _ in expr.params]
     layouts: list[tuple[str, Layout]] = []

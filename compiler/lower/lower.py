@@ -15,7 +15,8 @@ from .narrow import expand_narrow
 
 def scheduled(task: KernelTask, cfg: Config) -> Program:
     """The loop program as the template built it."""
-    if task.program is not None:
+    if task.algorithm == "loops":
+        assert task.program is not None
         return replace(task.program, name=task.name)
     module = template(task)
     return module.schedule(task, module.params(task, cfg))

@@ -6,9 +6,9 @@ from types import ModuleType
 
 from ...errors import InternalError
 from ..kernel_task import KernelTask
-from . import direct, naive
+from . import direct, naive, recurrence
 
-TEMPLATES: dict[str, ModuleType] = {"direct": direct, "naive": naive}
+TEMPLATES: dict[str, ModuleType] = {"recurrence": recurrence, "direct": direct, "naive": naive}
 
 
 def template(task: KernelTask) -> ModuleType:
