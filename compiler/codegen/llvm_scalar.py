@@ -325,7 +325,9 @@ class Scalars:
                 return self.index_value(e)
             case Load():
                 return self.load(e)
-            case Binary(op="add" | "sub" | "mul") if e.dtype is I64:
+            case Binary(op="add" | "sub") if e.dtype is I64:
+                return self.index_value(e)
+            case Binary(op="mul") if e.dtype is I64 and (isinstance(e.a, Const) or isinstance(e.b, Const)):
                 return self.index_value(e)
             case Binary(op=op) if op in COMPARISONS and e.a.dtype is I64:
                 return self.compare_indices(e)
