@@ -270,7 +270,8 @@ class _ProgramReader:
         if c.take(r"if\b(?!\s*\[)"):
             cond = _scalar(c)
             self.opens(c)
-            then, other = self.body(depth), ()
+            then = self.body(depth)
+            other: Body = ()
             following = self.lines[self.at] if self.at < len(self.lines) else None
             if following and _indent(following) == depth and following.take("else:"):
                 self.next().end()
@@ -387,6 +388,12 @@ def _field(c: Cursor) -> tuple[str, Any]:
     return name, _literal(c, name)
 
 
+def _pair(c: Cursor, field: str) -> tuple[Any, Any]:
+    key = _literal(c, field)
+    c.symbol(":")
+    return key, _literal(c, field)
+
+
 def _literal(c: Cursor, field: str) -> Any:
     """A Python value as `repr` writes it; dtypes, layouts and tensor types too."""
     for start, close, build in (("(", ")", tuple), ("[", "]", list)):
@@ -398,8 +405,7 @@ def _literal(c: Cursor, field: str) -> Any:
                     c.symbol(",")
             return build(found)
     if c.take(r"\{"):
-        pairs = c.items("}", lambda: (_literal(c, field), c.symbol(":"), _literal(c, field)))
-        return {key: value for key, _, value in pairs}
+        return dict(c.items("}", lambda: _pair(c, field)))
     number = c.take(rf"-?(?:{_NUMBER}|inf\b|nan\b)(?![\w.])")
     if number is not None:
         return int(number) if number.lstrip("-").isdigit() else float(number)

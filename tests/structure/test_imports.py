@@ -27,8 +27,8 @@ COMPILER = ("codegen", "lower", "templates", "schedule", "kernel_task", "ops", "
 TYPES_ONLY = {("compiler.ir.graph", "compiler.ops.base")}
 """Imports under `if TYPE_CHECKING` that point the other way: a node holds an operator."""
 
-DYNAMIC = {"", "cli", "frontends.onnx"}
-"""May import own modules by name: the lazy package, late commands, import rules found by file name."""
+DYNAMIC = {"", "cli"}
+"""May import own modules by name: the lazy package and commands that are loaded late."""
 
 
 def allowed(found: Import) -> bool:

@@ -7,6 +7,7 @@ import re
 from pathlib import PurePosixPath
 
 from .imports import ROOT, files, modules
+from .test_imports import COMPILER, MAY_IMPORT
 
 HARD_LIMIT = 600
 """Lines of a file. Around 400 is the aim."""
@@ -68,3 +69,32 @@ def test_links_in_documents_lead_somewhere():
             if "://" not in target and not (document.parent / PurePosixPath(target)).exists():
                 broken.append(f"{document.name}: {target}")
     assert not broken, broken
+
+
+def test_documented_commands_are_the_ones_that_run():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert 'pip install -e ".[test]" && pytest -n 2\n' in readme
+    assert 'pip install -q -e ".[test]"\n' in script and "BURNISH_REQUIRE=all pytest -n 2\n" in script
+
+
+def test_the_operator_page_shows_code_that_exists():
+    page = (ROOT / "docs" / "add-an-operator.md").read_text(encoding="utf-8")
+    sources = {
+        "class Trilu(Op):": "compiler/ops/movement.py",
+        "def trilu(": "frontends/onnx/rules_movement.py",
+        "Case(Trilu(": "tests/ops/cases_movement.py",
+    }
+    for start, path in sources.items():
+        block = next(b for b in re.findall(r"```python\n(.*?)```", page, re.S) if start in b)
+        lines = [line for line in block.splitlines() if line not in ("", "CASES = [", "]")]
+        source = (ROOT / path).read_text(encoding="utf-8")
+        assert not [line for line in lines if line not in source], path
+
+
+def test_the_architecture_page_says_the_arrows():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert " → ".join(COMPILER) in page
+    for folder, targets in MAY_IMPORT.items():
+        expected = ", ".join(targets) or "leaves"
+        assert re.search(rf"^    {folder} +→ {expected}(  |$)", page, re.M), folder
