@@ -1,0 +1,66 @@
+"""Two results beside each other: errors relative to a tensor's scale, and equality of bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .bench import relative_error
+
+TOLERANCES = {"float32": 1e-4, "float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
+"""Largest right difference, relative to a tensor's largest absolute value. Others round narrow floats after
+every operator, Burnish after every fused one. Integers and bools must be equal."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One tensor against what is expected. `where` is the node, or the run, that it comes from."""
+
+    value: str
+    where: str
+    type: str
+    error: float  # of scale; infinite for another shape or dtype, or NaN on one side only
+    limit: float
+    detail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.limit
+
+    def text(self) -> str:
+        verdict = f"{self.error:.1e} of scale" if self.ok else f"WRONG, {self.error:.1e} of scale"
+        detail = "" if self.ok or not self.detail else f": {self.detail}"
+        return f"{self.value} {self.type} ({self.where}): {verdict}{detail}"
+
+
+def compare(value: str, where: str, found: np.ndarray, expected: np.ndarray) -> Check:
+    """The largest difference, and at a mismatch where it is."""
+    type = f"{expected.dtype}[{','.join(map(str, expected.shape))}]"
+    limit = TOLERANCES.get(str(expected.dtype), 0.0)
+    if found.dtype != expected.dtype or found.shape != expected.shape:
+        other = f"found {found.dtype}[{','.join(map(str, found.shape))}]"
+        return Check(value, where, type, np.inf, limit, other)
+    if limit == 0.0 and np.array_equal(found, expected):
+        return Check(value, where, type, 0.0, limit)
+    error = relative_error({value: found}, {value: expected})
+    if limit == 0.0:
+        error = max(error, np.finfo(np.float64).tiny)  # int64 may differ by less than a double shows
+    return Check(value, where, type, error, limit, "" if error <= limit else _worst(found, expected))
+
+
+def _worst(found: np.ndarray, expected: np.ndarray) -> str:
+    """The element with the largest difference."""
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(a - b)
+    both = np.isnan(a) & np.isnan(b) | (a == b)
+    difference = np.where(both, 0.0, np.where(np.isnan(difference), np.inf, difference))
+    at = np.unravel_index(int(np.argmax(difference)), difference.shape)
+    place = ",".join(map(str, at))
+    return f"at [{place}] {found[at]}, expected {expected[at]}"
+
+
+def same_bits(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)

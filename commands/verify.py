@@ -1,0 +1,211 @@
+"""`burnish verify`: are the results right, with any number of threads, and the same from a saved module?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import onnx
+
+from ..compiler.ir.graph import Graph, interpret
+from ..debug import Log
+from ..errors import BurnishError, InputError, ToolError
+from ..frontends.onnx.importer import import_onnx
+from ..models import zoo
+from ..pipeline import Module, load
+from .compare import Check, compare, same_bits
+from .options import SEED, compile_options, parse_counts
+from .peers import Network, OnnxRuntime
+from .source import Source, find_source, open_module, random_feeds
+
+Arrays = Mapping[str, np.ndarray]
+Oracle = Callable[[onnx.ModelProto, Arrays], Arrays]
+
+
+@click.command("verify")
+@click.argument("source", metavar="MODULE|MODEL")
+@click.option("--model", metavar="MODEL", help="What a MODULE was compiled from, to compare it with.")
+@click.option(
+    "--against",
+    type=click.Choice(["onnxruntime", "reference"]),
+    help="Who is right: onnxruntime (default where installed), or the operators' definitions in numpy.",
+)
+@click.option("--layerwise", is_flag=True, help="Also compare every intermediate value that both have.")
+@click.option("--threads", default="1,2", show_default=True, callback=parse_counts, metavar="N,…")
+@click.option("--random-weights", is_flag=True, help="First replace weights by seeded random ones.")
+@compile_options
+@SEED
+def command(source, model, against, layerwise, threads, random_weights, shapes, dims, target, cache, seed):
+    """Compare the outputs of a module (.so) or a model with those of another implementation.
+
+    Also runs with each number of threads, and saves, loads and runs again, which must give the same bits.
+    Exit code 1 if any value is off by more than 1e-4 of its tensor's largest; by more than 1e-9 in f64,
+    1e-2 in f16 and 5e-2 in bf16, which others round after every operator; at all in integers and bools.
+    """
+    found = find_source(source)
+    if found.is_module:
+        origin = find_source(model, only_model=True) if model else None
+        if layerwise:
+            raise InputError("--layerwise compiles the model again: give the model instead of a module")
+        module = load(found.path or "", verify_digest=True)
+        checks = _check_module(found, module, origin, against, shapes, dims, threads, seed)
+    else:
+        if model:
+            raise InputError("--model goes with a module; a model is compared with itself")
+        proto = found.read()
+        if random_weights:
+            proto = zoo.random_weights(proto, seed)
+        oracle = choose_oracle(against, shapes, dims)
+        held = Source(found.name, proto=proto)
+        options = {"target": target, "cache": cache}
+        checks = _check_model(held, oracle, shapes, dims, threads, seed, layerwise, options)
+    wrong = [check for check in checks if not check.ok]
+    if wrong:
+        worst = max(wrong, key=lambda check: check.error / (check.limit or 1e-30))
+        raise BurnishError(f"{len(wrong)} of {len(checks)} checks failed; worst: {worst.text()}")
+    click.echo(f"ok: {len(checks)} checks")
+
+
+def _check_module(
+    found: Source,
+    module: Module,
+    origin: Source | None,
+    against: str | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    dims: Mapping[str, int],
+    threads: Sequence[int],
+    seed: int,
+) -> list[Check]:
+    """A module from a file: its digest is right already."""
+    feeds = random_feeds(origin or found, module.inputs, seed)
+    if origin is None:
+        click.echo("digest right; outputs are compared among numbers of threads only: give --model MODEL")
+        expected: Arrays = module.run(feeds, threads[0])
+    else:
+        expected = choose_oracle(against, shapes, dims)(origin.read(), feeds)
+    return check_threads(module, feeds, expected, threads)
+
+
+def _check_model(
+    source: Source,
+    oracle: Oracle,
+    shapes: Mapping[str, tuple[int, ...]],
+    dims: Mapping[str, int],
+    threads: Sequence[int],
+    seed: int,
+    layerwise: bool,
+    options: Mapping[str, Any],
+) -> list[Check]:
+    log = Log(keep=layerwise)
+    module = open_module(source, shapes, dims, max(threads), log=log, **options)
+    feeds = random_feeds(source, module.inputs, seed)
+    assert source.proto is not None
+    proto, names = source.proto, [output.name for output in source.proto.graph.output]
+    checks: list[Check] = []
+    if layerwise and log.graphs:
+        graph = log.graphs[-1][1]
+        log.graphs.clear()
+        watched = shared_values(graph, proto)
+        proto = with_outputs(proto, graph, watched)
+        click.echo(f"{len(watched)} intermediate values:")
+        expected = oracle(proto, feeds)
+        layers = open_module(Source(source.name, proto=proto), shapes, dims, max(threads), **options)
+        results = layers.run(feeds, threads[0])
+        nodes = {output: node.name for node in graph.nodes for output in node.outputs}
+        checks = worst_of_nodes([compare(v, nodes[v], results[v], expected[v]) for v in watched])
+        _show(checks)
+    else:
+        expected = oracle(proto, feeds)
+    expected = {name: expected[name] for name in names}
+    checks += check_threads(module, feeds, expected, threads)
+    return [*checks, check_saved(module, feeds, threads[0])]
+
+
+def check_threads(module: Module, feeds: Arrays, expected: Arrays, threads: Sequence[int]) -> list[Check]:
+    checks = []
+    results = []
+    for count in threads:
+        results.append(module.run(feeds, count))
+        label = f"{count} thread{'s' * (count > 1)}"
+        found = [compare(name, label, results[-1][name], expected[name]) for name in expected]
+        _show(found)
+        checks += found
+    if len(results) > 1:
+        equal = all(same_bits(results[0], other) for other in results[1:])
+        click.echo(f"{'same' if equal else 'other'} bits with {' and '.join(map(str, threads))} threads")
+    return checks
+
+
+def check_saved(module: Module, feeds: Arrays, threads: int) -> Check:
+    """Saved, loaded and run again: the same bits."""
+    before = module.run(feeds, threads)
+    with tempfile.TemporaryDirectory(prefix="burnish-") as folder:
+        path = Path(folder) / "module.so"
+        module.save(path)
+        after = load(path, verify_digest=True).run(feeds, threads)
+    equal = same_bits(before, after)
+    click.echo(f"{'same' if equal else 'OTHER'} bits when saved, loaded and run again")
+    return Check("all outputs", "saved and loaded", "", 0.0 if equal else np.inf, 0.0, "other bits")
+
+
+def shared_values(graph: Graph, model: onnx.ModelProto) -> list[str]:
+    """Values between operators that exist in the optimised graph and in the model, in order."""
+    named = {output for node in model.graph.node for output in node.output}
+    named -= {output.name for output in model.graph.output}
+    return [value for node in graph.nodes for value in node.outputs if value in named]
+
+
+def with_outputs(model: onnx.ModelProto, graph: Graph, values: Sequence[str]) -> onnx.ModelProto:
+    """A copy with more outputs. They exist in memory anyway, so that fusion stays as it is."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for value in values:
+        type = graph.types[value]
+        result.graph.output.append(onnx.helper.make_tensor_value_info(value, type.dtype.code, type.dims))
+    return result
+
+
+def choose_oracle(
+    against: str | None, shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, int]
+) -> Oracle:
+    """Computes a model's outputs: onnxruntime where it is installed, if nothing else is asked for."""
+
+    def reference(model: onnx.ModelProto, feeds: Arrays) -> Arrays:
+        return interpret(import_onnx(model, shapes=shapes, dims=dims), feeds)
+
+    missing = OnnxRuntime().available()
+    if against == "onnxruntime" and missing:
+        raise ToolError(f"onnxruntime is {missing}; or compare with --against reference")
+    if against == "reference" or missing:
+        return reference
+    return run_onnxruntime
+
+
+def run_onnxruntime(model: onnx.ModelProto, feeds: Arrays) -> Arrays:
+    """Outputs by onnxruntime without its graph optimisations."""
+    try:
+        session: Any = OnnxRuntime().reference(Network("model", model))
+        return dict(zip(session.names, session.session.run(list(session.names), dict(feeds))))
+    except Exception as error:
+        detail = " ".join(str(error).split())[:300]
+        raise ToolError(
+            f"onnxruntime cannot run this model; compare with --against reference ({detail})"
+        ) from error
+
+
+def worst_of_nodes(checks: Sequence[Check]) -> list[Check]:
+    """For each node its worst value."""
+    worst: dict[str, Check] = {}
+    for check in checks:
+        if check.where not in worst or not check.error <= worst[check.where].error:
+            worst[check.where] = check
+    return list(worst.values())
+
+
+def _show(checks: Sequence[Check]) -> None:
+    for check in checks:
+        click.echo(check.text())
