@@ -11,6 +11,7 @@ _EXPORTS = {
     "compile": "pipeline",
     "load": "pipeline",
     "Module": "pipeline",
+    "InferenceSession": "session",
     "BurnishError": "errors",
     "ModelError": "errors",
     "UnsupportedError": "errors",

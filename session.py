@@ -1,0 +1,109 @@
+"""A class of the shape of onnxruntime.InferenceSession, for a switch in one line:
+
+session = burnish.InferenceSession("model.onnx")
+y, = session.run(None, {"x": x})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from .errors import InputError
+from .frontends.onnx.check import load as read_model
+from .onnx_backend import BurnishRep
+from .pipeline import compile as compile_model
+from .pipeline import load
+
+_NAMES = {"float32": "float", "float64": "double"}
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output: its name, its type as onnxruntime writes it, and its shape (open sizes by name)."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+class InferenceSession:
+    """A model, compiled when it is opened; one with open sizes is compiled for each new shape that it meets.
+
+    `path_or_bytes` is an .onnx file, its bytes, or a module's .so. Of `sess_options` only
+    `intra_op_num_threads` counts (0: all cores); `providers` may name only CPUExecutionProvider.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | Path | bytes,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+    ):
+        names = [p if isinstance(p, str) else p[0] for p in providers or ()]
+        if names and "CPUExecutionProvider" not in names:
+            raise InputError(f"provider {names[0]!r}: Burnish has only CPUExecutionProvider")
+        threads = getattr(sess_options, "intra_op_num_threads", 0) or None
+        if isinstance(path_or_bytes, (str, Path)) and Path(path_or_bytes).suffix == ".so":
+            module = load(path_or_bytes, threads or 1)
+            self._inputs = [_arg(info.name, info.dtype, list(info.shape)) for info in module.inputs]
+            self._outputs = [_arg(info.name, info.dtype, list(info.shape)) for info in module.outputs]
+            self._call = lambda feed: module.run(feed)
+            return
+        model = _read(path_or_bytes)
+        constants = {tensor.name for tensor in model.graph.initializer}
+        self._inputs = [_declared(value) for value in model.graph.input if value.name not in constants]
+        self._outputs = [_declared(value) for value in model.graph.output]
+        rep = BurnishRep(model, partial(compile_model, threads=threads))
+        names = [output.name for output in self._outputs]
+        self._call = lambda feed: dict(zip(names, rep.run(feed)))
+
+    def get_inputs(self) -> list[NodeArg]:
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        return list(self._outputs)
+
+    def get_providers(self) -> list[str]:
+        return ["CPUExecutionProvider"]
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[np.ndarray]:
+        """The named outputs, or all of them. InputError for a wrong name, shape or dtype."""
+        known = {arg.name for arg in self._inputs}
+        for name in input_feed:
+            if name not in known:
+                raise InputError(f"there is no input {name!r}; expected {', '.join(sorted(known)) or 'none'}")
+        wanted = output_names or [arg.name for arg in self._outputs]
+        made = {arg.name for arg in self._outputs}
+        for name in wanted:
+            if name not in made:
+                raise InputError(f"there is no output {name!r}; expected {', '.join(sorted(made))}")
+        results = self._call(input_feed)
+        return [results[name] for name in wanted]
+
+
+def _read(source: str | Path | bytes) -> onnx.ModelProto:
+    """Checked, and with external data in memory."""
+    model = read_model(source).proto
+    if isinstance(source, (str, Path)):
+        onnx.load_external_data_for_model(model, str(Path(source).parent))
+    return model
+
+
+def _arg(name: str, dtype: np.dtype, shape: list[int | str | None]) -> NodeArg:
+    return NodeArg(name, f"tensor({_NAMES.get(dtype.name, dtype.name)})", shape)
+
+
+def _declared(value: onnx.ValueInfoProto) -> NodeArg:
+    tensor = value.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type or onnx.TensorProto.FLOAT)
+    sizes = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
+    return _arg(value.name, np.dtype(dtype), list(sizes))
