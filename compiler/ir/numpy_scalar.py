@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import InternalError, RunError
-from .scalar import BITCASTS, COMPARE, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from .scalar import BITCASTS, COMPARE, Binary, Call, Cast, Const, Expr, Load, Select, Var, children
 from .types import BF16, BOOL, DType
 
 Array = np.ndarray
@@ -32,14 +32,33 @@ class _Evaluator:
         self.scopes: list[_Scope] = []  # alive, so that their ids stay theirs
 
     def __call__(self, e: Expr, scope: _Scope) -> Array:
+        value = self.look_up(e, scope)
+        if value is None:
+            value = self.known[id(e), id(scope)] = self.compute(e, scope)
+        return value
+
+    def look_up(self, e: Expr, scope: _Scope) -> Array | None:
         at: _Scope | None = scope
         while at is not None:
             value = self.known.get((id(e), id(at)))
             if value is not None:
                 return value
             at = at.outer
-        value = self.known[id(e), id(scope)] = self.compute(e, scope)
-        return value
+        return None
+
+    def needs_mask(self, e: Expr, scope: _Scope) -> bool:
+        """Whether `e` has a load or a check that is not known yet."""
+        seen: set[int] = set()
+        stack = [e]
+        while stack:
+            top = stack.pop()
+            if id(top) in seen or self.look_up(top, scope) is not None:
+                continue
+            if isinstance(top, Load) or (isinstance(top, Call) and top.op == "checked"):
+                return True
+            seen.add(id(top))
+            stack.extend(children(top))
+        return False
 
     def compute(self, e: Expr, scope: _Scope) -> Array:
         match e:
@@ -61,10 +80,14 @@ class _Evaluator:
 
     def select(self, e: Select, scope: _Scope) -> Array:
         cond = self(e.cond, scope)
-        yes = _Scope(cond if scope.mask is None else cond & scope.mask, scope)
-        no = _Scope(~cond if scope.mask is None else ~cond & scope.mask, scope)
-        self.scopes += [yes, no]
-        return np.where(cond, self(e.then, yes), self(e.other, no))
+        return np.where(cond, self.branch(e.then, cond, scope), self.branch(e.other, ~cond, scope))
+
+    def branch(self, e: Expr, cond: Array, scope: _Scope) -> Array:
+        if not self.needs_mask(e, scope):
+            return self(e, scope)
+        inner = _Scope(cond if scope.mask is None else cond & scope.mask, scope)
+        self.scopes.append(inner)
+        return self(e, inner)
 
 
 def evaluate(

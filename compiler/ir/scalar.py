@@ -45,7 +45,10 @@ FUNCTIONS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+_REPR_LIMIT = 500  # nodes: written out as a tree, a graph of shared objects can be exponentially long
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Expr:
     """Base of scalar expressions. `dtype` is the element type of the value.
 
@@ -69,6 +72,13 @@ class Expr:
 
     def __getstate__(self) -> dict[str, object]:  # hashes of strings differ between processes
         return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
+    def __repr__(self) -> str:
+        stack, count = [self], 0
+        while stack and count < _REPR_LIMIT:
+            stack.extend(children(stack.pop()))
+            count += 1
+        return f"<{self.dtype} expression of {sum(1 for _ in walk(self))} objects>" if stack else text(self)
 
     @property
     def dtype(self) -> DType:
@@ -111,7 +121,7 @@ class Expr:
 ExprLike = Expr | int | float | bool
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Const(Expr):
     """0.0 and -0.0 differ; NaN equals NaN."""
 
@@ -123,7 +133,7 @@ class Const(Expr):
         return self.type
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Var(Expr):
     """A loop index or an axis, always i64."""
 
@@ -134,7 +144,7 @@ class Var(Expr):
         return I64
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Load(Expr):
     """One element of a tensor (tensor expressions) or buffer (loop programs)."""
 
@@ -147,7 +157,7 @@ class Load(Expr):
         return self.type
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Binary(Expr):
     op: str
     a: Expr
@@ -158,7 +168,7 @@ class Binary(Expr):
         return BOOL if self.op in COMPARISONS else self.a.dtype
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Call(Expr):
     op: str
     args: tuple[Expr, ...]
@@ -168,7 +178,7 @@ class Call(Expr):
         return BOOL if self.op in ("isnan", "isinf") else BITCASTS.get(self.op) or self.args[0].dtype
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Select(Expr):
     cond: Expr
     then: Expr
@@ -179,7 +189,7 @@ class Select(Expr):
         return self.then.dtype
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Cast(Expr):
     """Conversion. float → int truncates, saturates, NaN gives 0; int → int wraps; any → bool is `!= 0`."""
 

@@ -108,7 +108,7 @@ def _integer_power(x: Expr, y: Expr, dtype: DType) -> Expr:
     result: Expr = one
     base = x
     for i in range(bits):
-        result = select(odd(binary("shr", y, const(i, dtype))), result * base, result)
+        result = result * select(odd(binary("shr", y, const(i, dtype))), base, one)
         base = base * base
     if dtype.kind == "uint":
         return result
