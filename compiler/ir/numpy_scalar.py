@@ -114,6 +114,7 @@ def _load(array: Array, index: list[Array], mask: Array | None) -> Array:
     return array[tuple(np.clip(np.where(mask, i, 0), 0, d - 1) for i, d in zip(index, array.shape))]
 
 
+@np.errstate(all="ignore")
 def convert(x: Array, dtype: DType) -> Array:
     """Cast as `scalar.Cast` says: floats saturate into integers, NaN gives 0."""
     if dtype is BOOL:
@@ -126,14 +127,12 @@ def convert(x: Array, dtype: DType) -> Array:
         low, high = float(info.min), float(info.max)
         inside = np.where((wide > low) & (wide < high), wide, 0.0).astype(dtype.numpy)
         return np.where(wide >= high, info.max, np.where(wide <= low, info.min, inside)).astype(dtype.numpy)
-    with np.errstate(all="ignore"):
-        return x.astype(dtype.numpy)
+    return x.astype(dtype.numpy)
 
 
 def _round_to_odd(x: Array) -> Array:
     """f64 → f32 such that a second rounding, to a narrower type, gives what one rounding would have given."""
-    with np.errstate(all="ignore"):
-        near = x.astype(np.float32)
+    near = x.astype(np.float32)
     bits = near.view(np.int32)
     wide = near.astype(np.float64)
     step = np.where(np.abs(wide) > np.abs(x), -1, np.where(np.abs(wide) < np.abs(x), 1, 0))
