@@ -244,9 +244,13 @@ class Resize(Op):
         return place, weights
 
     def _positions(self, axis: int, size: int) -> np.ndarray:
-        """Where each output position lies in the input, in elements."""
-        scale, outs = self.scales[axis], self.sizes[axis]
-        i = np.arange(outs, dtype=np.float64)
+        """Where each output position lies in the input, in elements.
+
+        For nearest neighbours in f32, as onnxruntime does: ties must fall the same way.
+        """
+        real = np.float32 if self.mode == "nearest" else np.float64
+        scale, outs = real(self.scales[axis]), self.sizes[axis]
+        i: np.ndarray = np.arange(outs, dtype=real)
         length = scale * size  # the output's length before it was rounded down
         match self.coordinates:
             case "align_corners":

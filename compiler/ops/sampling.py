@@ -58,7 +58,8 @@ def weights_and_places(
 class GridSample(Op):
     """y[n, c, o…] = x[n, c] at grid[n, o…], whose entries run from -1 to 1 and name x's last axis first.
 
-    1 and -1 are the centres of the outermost elements if `align_corners`, else their outer edges.
+    1 and -1 are the centres of the outermost elements if `align_corners`, else their outer edges. With border
+    padding every element that is read is clamped, as in torch and onnxruntime, but not the position.
     """
 
     mode: str = "linear"
@@ -91,8 +92,6 @@ class GridSample(Op):
             low, top = self._edges(size)
             if self.mode == "nearest":
                 v = np.rint(v)
-            elif self.padding == "border":
-                v = np.where((v < low) | (v > top), np.clip(v, 0, size - 1), v)
             elif self.padding == "reflection":
                 period = 2 * (top - low)
                 t = np.mod(v - low, period) if period else v * 0
@@ -179,11 +178,9 @@ class GridSample(Op):
             v = (g + 1) * ((size - 1) / 2) if self.align_corners else ((g + 1) * size - 1) / 2
             if self.mode == "nearest":
                 return s.call("round", v)
-            if self.padding == "zeros":
+            if self.padding != "reflection":
                 return v
             outside = s.binary("or", s.lt(v, low), s.binary("gt", v, top))
-            if self.padding == "border":
-                return s.select(outside, s.maximum(s.minimum(v, size - 1.0), 0.0), v)
             period = 2 * (top - low)
             if not period:
                 return s.select(outside, s.const(low, v.dtype), v)

@@ -80,7 +80,7 @@ def conv_transpose(c: NodeContext, x: str, w: str, bias: str | None = None) -> t
     auto_pad = c.attr("auto_pad", "NOTSET")
     sizes = tuple(c.attr("output_shape") or ())[-rank:]
     if not sizes and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        sizes = tuple(n * st for n, st in zip(spatial, v.strides))
+        sizes = tuple(min(n * st, f) for n, st, f in zip(spatial, v.strides, full))
     if sizes:
         totals = [max(f - n, 0) for f, n in zip(full, sizes)]
         begins = tuple(t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in totals)
