@@ -1,0 +1,217 @@
+"""Each command on something small."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from burnish import InferenceSession, InputError, load
+from burnish.commands import run as run_command
+
+
+def test_compile_then_run_with_files(burnish, two_layers, tmp_path):
+    path = tmp_path / "m.so"
+    said = burnish("compile", two_layers, "-o", path, "--dim", "batch=2", "--threads", 1).stdout
+    assert said.startswith(f"wrote {path}: ") and "weights" in said
+    x = np.arange(8, dtype=np.float32).reshape(2, 4) / 8
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "x.raw").write_bytes(x.tobytes())
+    outputs = []
+    for name in ("x.npy", "x.raw"):
+        said = burnish("run", path, "--input", f"x={tmp_path / name}", "--output", tmp_path / name[2:]).stdout
+        assert "output y: f32[2,3]" in said
+        outputs.append(np.load(tmp_path / name[2:] / "y.npy"))
+    expected = load(path).run({"x": x})["y"]
+    np.testing.assert_array_equal(outputs, [expected, expected])
+    np.testing.assert_allclose(expected.sum(1), 1, rtol=1e-5)
+
+
+def test_compile_an_archive_writes_its_header(burnish, two_layers, tmp_path, require_tool):
+    require_tool("objcopy")
+    burnish("compile", two_layers, "-o", tmp_path / "net.a", "--shape", "x:1x4")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.a", "net.h"]
+    assert "burnish_net" in (tmp_path / "net.h").read_text()
+
+
+def test_run_is_the_same_for_the_same_seed(burnish):
+    first = burnish("run", "digits", "--seed", 1).stdout
+    assert first == burnish("run", "digits", "--seed", 1, "--threads", 2).stdout
+    assert first != burnish("run", "digits", "--seed", 2).stdout
+
+
+def test_run_refuses_inputs_that_do_not_fit(error, two_layers, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 4), np.float32))
+    (tmp_path / "x.raw").write_bytes(b"12345")
+    options = ("--dim", "batch=2", "--input")
+    assert "f32[2,4], found float32[3,4]" in error("run", two_layers, *options, f"x={tmp_path / 'x.npy'}")
+    assert "has 5 bytes" in error("run", two_layers, *options, f"x={tmp_path / 'x.raw'}")
+    assert "there is no input 'z'" in error("run", two_layers, *options, f"z={tmp_path / 'x.raw'}")
+    assert "there is no file" in error("run", two_layers, *options, "x=nowhere.npy")
+    assert "--dim batch=" in error("run", two_layers)
+
+
+def test_summary_counts_what_is_not_finite():
+    text = run_command.summary(np.array([1.0, np.nan, np.inf, -3.0], np.float32))
+    assert "min -3" in text and "max 1" in text and "2 not finite" in text
+    assert run_command.summary(np.zeros((0, 2))) == "empty"
+
+
+def test_stop_after_prints_the_graph(burnish, two_layers):
+    said = burnish("compile", two_layers, "--dim", "batch=2", "--stop-after", "import").stdout
+    assert "first: f32[2,5] = Unary(product)" in said
+    said = burnish("compile", two_layers, "--dim", "batch=2", "--stop-after", "fuse").stdout
+    assert "FusedOp" in said and "matmul_tanh" in said
+
+
+def test_dump_writes_every_rung(burnish, two_layers, tmp_path):
+    burnish("compile", two_layers, "--dim", "batch=2", "-o", tmp_path / "m.so", "--dump", tmp_path / "d")
+    names = {path.name for path in (tmp_path / "d").iterdir()}
+    assert {"00-import.txt", "01-fold.txt", "plan.txt", "kernels"} <= names
+    kernels = [path.read_text() for path in (tmp_path / "d" / "kernels").iterdir()]
+    assert kernels and all("# LLVM IR" in text and "# assembly" in text for text in kernels)
+
+
+@pytest.mark.parametrize(
+    ("level", "present", "absent"),
+    [
+        (1, "fuse", "kernel "),
+        (2, "kernel matmul_tanh", "config"),
+        (3, "config", "define i32"),
+        (4, "define i32", ""),
+    ],
+)
+def test_debug_ladder(burnish, two_layers, tmp_path, monkeypatch, level, present, absent):
+    monkeypatch.setenv("BURNISH_DEBUG", str(level))
+    said = burnish("compile", two_layers, "--dim", "batch=2", "-o", tmp_path / "m.so").stderr
+    assert present in said
+    assert not absent or absent not in said
+
+
+def test_verify_compares_outputs_and_layers(burnish, two_layers, tmp_path):
+    for oracle in ("onnxruntime", "reference"):
+        options = ("--dim", "batch=2", "--against", oracle, "--layerwise", "--threads", "1,2")
+        said = burnish("verify", two_layers, *options).stdout
+        assert "first float32[2,5]" in said and "y float32[2,3] (2 threads)" in said
+        assert "same bits when saved, loaded and run again" in said and "ok: " in said
+    burnish("verify", two_layers, "--dim", "batch=2", "--random-weights", "--seed", 3)
+
+
+def test_verify_finds_a_module_of_another_model(burnish, error, two_layers, tmp_path):
+    path = tmp_path / "m.so"
+    burnish("compile", two_layers, "-o", path, "--dim", "batch=1")
+    assert "ok: 2 checks" in burnish("verify", path, "--model", two_layers, "--dim", "batch=1").stdout
+    assert "give --model" in burnish("verify", path).stdout
+    model = onnx.load(two_layers)
+    weights = onnx.numpy_helper.to_array(model.graph.initializer[1]) * np.float32(1.01)
+    model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(weights, "V"))
+    onnx.save(model, tmp_path / "other.onnx")
+    message = error("verify", path, "--model", tmp_path / "other.onnx", "--dim", "batch=1")
+    assert "2 of 2 checks failed" in message and "WRONG" in message and "expected" in message
+
+
+def test_profile_shows_kernels_and_writes_a_trace(burnish, tmp_path):
+    path = tmp_path / "trace.json"
+    said = burnish("profile", "digits", "--threads", 1, "--trace", path, "--sort", "time").stdout
+    assert "conv_relu" in said and "GFLOP/s" in said and "one run:" in said
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert any("conv1" in event["args"]["node"] and event["args"]["flops"] > 0 for event in events)
+    ends = [event["ts"] + event["dur"] for event in events]
+    assert all(b["ts"] == pytest.approx(a) for a, b in zip(ends, events[1:]))
+
+
+def test_bench_compares_and_writes_both_files(burnish, error, tmp_path):
+    files = ("--json", tmp_path / "b.json", "--markdown", tmp_path / "b.md")
+    options = ("--rounds", 1, "--threads", 1, "--against", "onnxruntime")
+    assert "burnish" in burnish("bench", "digits", *options, *files).stdout
+    rows = json.loads((tmp_path / "b.json").read_text())["groups"][0]["rows"]
+    assert [row["contestant"] for row in rows] == ["burnish", "onnxruntime"]
+    assert rows[0]["reason"] is None and len(rows[0]["seconds"]) == 1
+    assert "| burnish | f32 |" in (tmp_path / "b.md").read_text()
+    assert "no peer 'abacus'" in error("bench", "digits", "--against", "abacus")
+    assert "none of the models" in error("bench", "digits", "--tflite", "vgg=x.tflite")
+
+
+RUNG_TITLES = (
+    "ONNX node", "graph after import", "graph after the pass fuse", "fused operator", "tensor expression",
+    "kernel task and the chosen config", "naive loop program", "scheduled loop program",
+    "lowered loop program", "LLVM IR", "assembly",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["softmax", "conv"])
+def test_trace_shows_every_rung_in_order(burnish, name):
+    said = burnish("trace", "--op", name).stdout
+    places = [said.find(f"── {title}") for title in RUNG_TITLES]
+    assert -1 not in places and places == sorted(places)
+    assert "config     " in said and "define i32 @" in said and "ret" in said
+
+
+def test_trace_of_one_node_of_a_model(burnish, error, two_layers):
+    options = ("--dim", "batch=2", "--stop-after", "task")
+    said = burnish("trace", two_layers, "--node", "first", *options).stdout
+    assert "ONNX node (Tanh)" in said and "matmul_tanh" in said and "LLVM IR" not in said
+    assert "has 'multiply', 'squash'" in error("trace", two_layers, "--node", "melt", *options)
+    assert "expected one of softmax" in error("trace", "--op", "melt")
+    assert "give either a model" in error("trace")
+
+
+def test_zoo_lists_and_writes(burnish, error, tmp_path):
+    assert {"digits", "resnet50", "dqn"} <= set(burnish("zoo").stdout.split())
+    path = tmp_path / "d.onnx"
+    burnish("zoo", "digits", "-o", path, "--batch", 3)
+    onnx.checker.check_model(onnx.load(path))
+    assert onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0].dim_value == 3
+    assert "no network named" in error("zoo", "alexnet", "-o", tmp_path / "a.onnx")
+    assert [p.name for p in tmp_path.iterdir()] == ["d.onnx"]
+
+
+def test_targets(burnish, error):
+    assert "x86-64-v3" in burnish("targets").stdout
+    assert "vector_bits: 512" in burnish("targets", "x86-64-v4").stdout
+    assert "unknown target" in error("targets", "z80")
+
+
+def test_cache_counts_and_deletes_only_its_own_files(burnish, tmp_path, monkeypatch, two_layers):
+    monkeypatch.setenv("BURNISH_CACHE_DIR", str(tmp_path))
+    assert burnish("cache", "--path").stdout.strip() == str(tmp_path)
+    assert "kernels: 0" in burnish("cache").stdout
+    burnish("compile", two_layers, "--dim", "batch=2", "-o", tmp_path / "m.so")
+    kernels = list((tmp_path / "kernels").iterdir())
+    (tmp_path / "kernels" / "notes.txt").write_text("mine")
+    assert f"kernels: {len(kernels)}, " in burnish("cache").stdout
+    assert f"deleted kernels: {len(kernels)}, " in burnish("cache", "--clear").stdout
+    assert [p.name for p in (tmp_path / "kernels").iterdir()] == ["notes.txt"]
+    assert (tmp_path / "m.so").exists()
+
+
+def test_settings_lists_every_knob(burnish, monkeypatch):
+    monkeypatch.setenv("BURNISH_DEBUG", "0")
+    said = burnish("settings").stdout
+    assert "BURNISH_DEBUG=0\n" in said and "BURNISH_CACHE_DIR=" in said
+
+
+def test_python_dash_m_burnish():
+    done = subprocess.run(
+        [sys.executable, "-m", "burnish", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("burnish ")
+
+
+def test_inference_session_has_the_interface_of_onnxruntime(two_layers):
+    ort = pytest.importorskip("onnxruntime")
+    ours, theirs = (module(str(two_layers)) for module in (InferenceSession, ort.InferenceSession))
+    for a, b in zip([*ours.get_inputs(), *ours.get_outputs()], [*theirs.get_inputs(), *theirs.get_outputs()]):
+        assert (a.name, a.type, a.shape) == (b.name, b.type, b.shape)
+    for batch in (1, 3):
+        x = np.random.default_rng(batch).standard_normal((batch, 4), np.float32)
+        np.testing.assert_allclose(ours.run(["y"], {"x": x})[0], theirs.run(None, {"x": x})[0], atol=1e-6)
+    with pytest.raises(InputError, match="there is no output 'z'"):
+        ours.run(["z"], {"x": x})
+    with pytest.raises(InputError, match="there is no input 'z'"):
+        ours.run(None, {"z": x})
+    with pytest.raises(InputError, match="only CPUExecutionProvider"):
+        InferenceSession(str(two_layers), providers=["CUDAExecutionProvider"])
