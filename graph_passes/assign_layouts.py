@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,61 +13,112 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import F32, Layout, TensorType
 from ..compiler.ops.base import Op
 from ..compiler.ops.conv import Conv
-from ..compiler.ops.fused import FusedOp
+from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.matmul import MatMul
-from ..compiler.ops.movement import Identity
+from ..compiler.ops.movement import BlockedFlatten, Identity, Reshape
 from ..compiler.ops.packed_lstm import PackedLstm, pack_weights
 from ..compiler.ops.recurrence import LstmRecurrence
 from ..compiler.target import Target
 from .fuse import kind_of
-from ..compiler.ops.fused import expression
+
+
+@dataclass
+class _State:
+    """The graph and what the pass has decided so far."""
+
+    graph: Graph
+    block: int
+    types: dict[str, TensorType]
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    flattened: dict[str, Layout] = field(default_factory=dict)  # value → layout in whose order it was flattened
 
 
 def assign_layouts(graph: Graph, target: Target) -> Graph:
     """Types get layouts, constants are packed into theirs, and copies are inserted where a plain output is due."""
-    block = target.lanes(4)
-    layouts: dict[str, Layout] = {}
+    state = _State(graph, target.lanes(4), dict(graph.types))
     nodes: list[Node] = []
-    types = dict(graph.types)
-    constants: dict[str, np.ndarray] = {}
+    consumers = graph.consumers()
     for node in graph.nodes:
-        if not isinstance(node.op, FusedOp):
-            nodes.append(_packed_recurrence(graph, node, block, types, constants))
-            continue
-        layout = _output_layout(graph, node, layouts, block)
-        if layout is not None:
-            for o in node.outputs:
-                layouts[o] = layout
-        inputs = list(node.inputs)
-        for position, wanted in _weight_layouts(graph, node, layouts, block).items():
-            value = inputs[position]
-            assert value is not None
-            packed = f"{value}@{wanted}"
-            constants[packed] = wanted.pack(graph.constants[value])
-            types[packed] = replace(graph.types[value], layout=wanted)
-            inputs[position] = packed
-        nodes.append(replace(node, inputs=tuple(inputs)))
-    nodes, types = _plain_outputs(graph, nodes, types, layouts)
-    for value, layout in layouts.items():
+        if isinstance(node.op, LstmRecurrence):
+            nodes.append(_packed_recurrence(state, node))
+        elif isinstance(node.op, Reshape):
+            nodes.append(_flatten(state, node, consumers.get(node.outputs[0], [])))
+        elif isinstance(node.op, FusedOp):
+            nodes.append(_fused(state, node))
+        else:
+            nodes.append(node)
+    types = state.types
+    nodes, types = _plain_outputs(graph, nodes, types, state.layouts)
+    for value, layout in state.layouts.items():
         if value in types:
             types[value] = types[value].with_layout(layout)
-    return graph.with_nodes(nodes, types, constants)
+    return graph.with_nodes(nodes, types, state.constants)
 
 
-def _packed_recurrence(
-    graph: Graph, node: Node, block: int, types: dict[str, TensorType], constants: dict[str, np.ndarray]
-) -> Node:
-    """An LSTM's time loop with constant weights streams them packed."""
-    op = node.op
-    if not isinstance(op, LstmRecurrence) or graph.types[node.reads[0]].dtype is not F32:
+def _fused(state: _State, node: Node) -> Node:
+    layout = _output_layout(state.graph, node, state.layouts, state.block)
+    if layout is not None:
+        for o in node.outputs:
+            state.layouts[o] = layout
+    inputs = list(node.inputs)
+    for position, wanted in _weight_layouts(state.graph, node, state.layouts, state.block).items():
+        value = inputs[position]
+        assert value is not None
+        array, name = state.graph.constants[value], value
+        order = next((state.flattened[i] for i in node.reads if i in state.flattened), None)
+        if order is not None:
+            array, name = _permuted_rows(state, node, array, order), f"{value}@flat"
+        packed = f"{name}@{wanted}"
+        state.constants[packed] = wanted.pack(array)
+        state.types[packed] = replace(state.graph.types[value], layout=wanted)
+        inputs[position] = packed
+    return replace(node, inputs=tuple(inputs))
+
+
+def _flatten(state: _State, node: Node, readers: list[Node]) -> Node:
+    """flatten(x: NCHW16c) · w  →  x's memory as it is · w with its rows in that order."""
+    graph, value = state.graph, node.outputs[0]
+    source, result = graph.types[node.reads[0]], graph.types[value]
+    layout = state.layouts.get(node.reads[0])
+    if layout is None or result.rank != 2 or result.dims[0] != source.dims[0] or value in graph.outputs:
         return node
+    if source.dims[1] % state.block or len(readers) != 1 or not isinstance(readers[0].op, FusedOp):
+        return node
+    inside = readers[0].op.graph
+    uses = [n for n in inside.nodes if value in n.reads]
+    if len(uses) != 1 or not isinstance(uses[0].op, MatMul) or uses[0].inputs[0] != value or uses[0].op.trans_a:
+        return node
+    weights = graph.types.get(uses[0].inputs[1] or "")
+    if uses[0].inputs[1] not in graph.constants or weights is None or weights.rank != 2 or weights.dtype is not F32:
+        return node
+    state.flattened[value] = layout
+    return replace(node, op=BlockedFlatten(str(layout)))
+
+
+def _permuted_rows(state: _State, node: Node, weights: np.ndarray, layout: Layout) -> np.ndarray:
+    """The weights of a matrix product whose left operand was flattened in the order of `layout`."""
+    op = _anchor(node)
+    assert isinstance(op, MatMul)
+    flat = next(i for i in node.reads if i in state.flattened)
+    source = state.graph.producers()[flat].reads[0]
+    shape = (1, *state.graph.types[source].dims[1:])
+    order = layout.pack(np.arange(int(np.prod(shape))).reshape(shape)).ravel()
+    return weights[:, order] if op.trans_b else weights[order]
+
+
+def _packed_recurrence(state: _State, node: Node) -> Node:
+    """An LSTM's time loop with constant weights streams them packed."""
+    op, graph = node.op, state.graph
+    assert isinstance(op, LstmRecurrence)
     weights = node.inputs[1]
     extras = node.inputs[4:]
-    if weights not in graph.constants or any(e is not None for e in extras):
+    f32 = graph.types[node.reads[0]].dtype is F32
+    if not f32 or weights not in graph.constants or any(e is not None for e in extras):
         return node
-    packed = f"{weights}@lstm{block}"
-    constants[packed] = pack_weights(graph.constants[weights], block)
-    types[packed] = TensorType(F32, constants[packed].shape)
+    packed = f"{weights}@lstm{state.block}"
+    state.constants[packed] = pack_weights(graph.constants[weights], state.block)
+    state.types[packed] = TensorType(F32, state.constants[packed].shape)
     return replace(node, op=PackedLstm(op), inputs=(node.inputs[0], packed, *node.inputs[2:4]))
 
 

@@ -9,13 +9,15 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
 from ..compiler.kernel_task import KernelTask
 from ..compiler.ops.fused import FusedOp, expression
-from ..compiler.ops.movement import Identity, Reshape
+from ..compiler.ops.movement import BlockedFlatten, Identity, Reshape
 from ..compiler.target import Target
 from ..compiler.templates.registry import algorithms
 
 
 def is_view(graph: Graph, node: Node) -> bool:
     """The output is the input's memory under another shape."""
+    if isinstance(node.op, BlockedFlatten):
+        return str(graph.types[node.reads[0]].layout) == node.op.layout
     if not isinstance(node.op, (Reshape, Identity)):
         return False
     source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]

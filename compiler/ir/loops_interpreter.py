@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import InternalError
 from . import loops_support as support
 from .affine import bounds
-from .loops import Alloc, Barrier, Body, Buffer, For, If, Prefetch, Program, Stmt, Store, walk
+from .loops import GANG_RANGES, Alloc, Barrier, Body, Buffer, For, If, Prefetch, Program, Stmt, Store, walk
 from .loops_support import Memory
 from .loops_writer import Lanes, Slot, Writer
 from .scalar import Const
@@ -94,7 +94,7 @@ def python_source(program: Program) -> str:
 
 
 def _has_barrier(body: Body | Stmt) -> bool:
-    return any(isinstance(st, Barrier) for st in walk(body))
+    return any(isinstance(st, Barrier) and st.scope != "order" for st in walk(body))
 
 
 class _Statements(Writer):
@@ -117,6 +117,9 @@ class _Statements(Writer):
         head = f"def run({', '.join([slot.name for slot in slots] + ['workers'])}):"
         for slot in slots:
             self.unpack(slot)
+        if self.program.gang:
+            self.names |= {"worker": "worker", "workers": "workers"}
+            self.ranges |= GANG_RANGES
         for step in self.program.body:
             if self.program.gang:
                 self.gang_step(step)
@@ -283,6 +286,10 @@ class _Statements(Writer):
         del self.slots[b.name]
 
     def barrier(self, st: Barrier) -> None:
+        if st.scope == "order":
+            return
+        if st.scope == "order":
+            return
         if self.lanes or st.scope not in ("block", "gang"):
             raise InternalError(f"barrier {st.scope} cannot stand here")
         if st.scope == "gang":

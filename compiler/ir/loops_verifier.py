@@ -9,6 +9,7 @@ from ...errors import InternalError
 from . import scalar as s
 from .affine import Range, bounds, decide, linear
 from .loops import (
+    GANG_RANGES,
     LOOP_KINDS,
     Alloc,
     Barrier,
@@ -79,7 +80,7 @@ def _verify(program: Program, outputs: Collection[str] | None) -> None:
     for name in sorted(read - written):
         if name in program.buffers() and program.buffers()[name].scope != "param":
             raise InternalError(f"{name} is read, but never written")
-    _Checker(program).body(program.body, _Scope(buffers))
+    _Checker(program).body(program.body, _Scope(buffers, ranges=GANG_RANGES if program.gang else None, exact=not program.gang))
 
 
 def _check_shape(b: Buffer) -> None:

@@ -10,7 +10,7 @@ from ..ir import scalar as s
 from ..ir.affine import simplify
 from ..ir.expr import ExprBuilder, Tensor
 from ..ir.scalar import Expr, const, select
-from ..ir.types import TensorType
+from ..ir.types import Layout, TensorType
 from .base import Op
 from .shapes import axis_of, broadcast_shape, fail, given, same_dtype, size_of
 
@@ -50,6 +50,40 @@ class Transpose(Op):
             return x[tuple(i[self.perm.index(axis)] for axis in range(x.rank))]
 
         return (b.compute(x.dtype, tuple(x.shape[p] for p in self.perm), body, "transposed"),)
+
+
+@dataclass(frozen=True)
+class BlockedFlatten(Op):
+    """(batch, channels, …) → (batch, everything else) in the memory order of a layout that does not pad; made by layout
+    assignment, which gives the matrix that reads it the same order.
+    """
+
+    layout: str
+
+    def infer(self, x: TensorType | None) -> tuple[TensorType, ...]:
+        x = given(x)
+        return (TensorType(x.dtype, (x.dims[0], size_of(x.dims[1:]))),)
+
+    def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (Layout.parse(self.layout).pack(x).reshape(x.shape[0], -1),)
+
+    def compute(self, b: ExprBuilder, x: Tensor) -> tuple[Tensor, ...]:
+        layout = Layout.parse(self.layout)
+        physical = layout.physical_shape(x.shape)
+
+        def body(n: Expr, flat: Expr) -> Expr:
+            place: list[Expr] = []
+            for extent in reversed(physical[1:]):
+                place.append(flat % extent)
+                flat = flat // extent
+            place.append(n)
+            place.reverse()
+            index = list(place[: x.rank])
+            for (axis, factor), inner in zip(layout.blocks, place[x.rank :]):
+                index[axis] = index[axis] * factor + inner
+            return x[tuple(index)]
+
+        return (b.compute(x.dtype, (x.shape[0], size_of(x.shape[1:])), body, "flat"),)
 
 
 @dataclass(frozen=True)

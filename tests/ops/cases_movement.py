@@ -2,6 +2,7 @@
 
 import numpy as np
 from burnish.compiler.ops.movement import (
+    BlockedFlatten,
     Concat,
     Expand,
     Identity,
@@ -67,4 +68,5 @@ CASES = [
     Case(Trilu(True), ("i64[2,4,4]",)),
     Case(Trilu(False), ("bool[2,0,3]",)),
     Case(Pad((0,), (2,)), (np.array([True, False]),)),
+    Case(BlockedFlatten("aBcd4b"), ("f32[2,8,3,5]",)),
 ]

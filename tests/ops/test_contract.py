@@ -16,6 +16,8 @@ from .case import all_cases
 
 INTERNAL = {
     "FusedOp": "the fuse pass makes it of operators that each have a case",
+    "BlockedFlatten": "layout assignment makes it of a Reshape",
+    "PackedLstm": "layout assignment makes it of an LstmRecurrence with constant weights",
 }
 """Operators that neither a rule nor a decomposition makes, and why they exist."""
 WITHOUT_CASE = {"FusedOp"}
