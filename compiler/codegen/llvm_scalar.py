@@ -23,7 +23,7 @@ from ..ir.scalar import (
     Var,
     children,
 )
-from ..ir.types import BOOL, F32, F64, I32, I64, U8, DType
+from ..ir.types import BOOL, F16, F32, F64, I32, I64, U8, DType
 from .llvm_values import FunctionText, Value, broadcast, constant, index, memory_type, suffix, value_type
 
 Terms = tuple[tuple[Value, int], ...]
@@ -638,6 +638,8 @@ class Scalars:
             return fn.assign(
                 f"{code} {a.typed}, {'zeroinitializer' if a.lanes > 1 else zero_text(source)}", BOOL, a.lanes
             )
+        if F16 in (source, dtype):
+            return self.convert_half(a, dtype)
         if source.is_float and dtype.is_float:
             code = "fpext" if dtype.bits > source.bits else "fptrunc"
         elif source.is_float:
@@ -653,6 +655,16 @@ class Scalars:
         else:
             code = "sext" if source.kind == "int" else "zext"
         return fn.assign(f"{code} {a.typed} to {result}", dtype, a.lanes)
+
+    def convert_half(self, a: Value, dtype: DType) -> Value:
+        """f16 ↔ f32, which `lower.narrow` leaves only where the target has instructions for it."""
+        half = "half" if a.lanes == 1 else f"<{a.lanes} x half>"
+        result = value_type(dtype, a.lanes)
+        if dtype is F16:
+            rounded = self.fn.assign(f"fptrunc {a.typed} to {half}", dtype, a.lanes)
+            return self.fn.assign(f"bitcast {half} {rounded.text} to {result}", dtype, a.lanes)
+        bits = self.fn.assign(f"bitcast {a.typed} to {half}", dtype, a.lanes)
+        return self.fn.assign(f"fpext {half} {bits.text} to {result}", dtype, a.lanes)
 
 
 _FLOAT_INTRINSICS = {
