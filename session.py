@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from .errors import InputError
-from .frontends.onnx.check import load as read_model
+from .frontends.onnx.whole import read_whole
 from .onnx_backend import BurnishRep
 from .pipeline import compile as compile_model
 from .pipeline import load
@@ -56,7 +56,7 @@ class InferenceSession:
             self._outputs = [_arg(info.name, info.dtype, list(info.shape)) for info in module.outputs]
             self._call = lambda feed: module.run(feed)
             return
-        model = _read(path_or_bytes)
+        model = read_whole(path_or_bytes)
         constants = {tensor.name for tensor in model.graph.initializer}
         self._inputs = [_declared(value) for value in model.graph.input if value.name not in constants]
         self._outputs = [_declared(value) for value in model.graph.output]
@@ -88,14 +88,6 @@ class InferenceSession:
                 raise InputError(f"there is no output {name!r}; expected {', '.join(sorted(made))}")
         results = self._call(input_feed)
         return [results[name] for name in wanted]
-
-
-def _read(source: str | Path | bytes) -> onnx.ModelProto:
-    """Checked, and with external data in memory."""
-    model = read_model(source).proto
-    if isinstance(source, (str, Path)):
-        onnx.load_external_data_for_model(model, str(Path(source).parent))
-    return model
 
 
 def _arg(name: str, dtype: np.dtype, shape: list[int | str | None]) -> NodeArg:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..errors import InputError, ModelError
+from ..errors import InputError
 from ..frontends.onnx.interface import resolve_inputs
+from ..frontends.onnx.whole import read_whole
 from ..models import zoo
 from ..pipeline import Module, load
 from ..pipeline import compile as compile_model
@@ -43,12 +44,7 @@ class Source:
             return model
         if self.is_module:
             raise InputError(f"{self.path} is a module; expected the ONNX model that it was compiled from")
-        try:
-            return onnx.load(str(self.path))
-        except OSError as error:
-            raise InputError(f"cannot read the model {str(self.path)!r}: {error.strerror or error}") from None
-        except Exception as error:
-            raise ModelError(f"{str(self.path)!r} is not an ONNX model: {error}") from None
+        return read_whole(self.path or "")
 
 
 def find_source(text: str, only_model: bool = False) -> Source:

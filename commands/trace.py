@@ -14,6 +14,7 @@ from ..compiler.ops.fused import FusedOp
 from ..compiler.target import Target, get_target, host_threads
 from ..debug import Log
 from ..errors import InputError
+from ..frontends.onnx.check import load as read_model
 from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.make_tasks import is_view, task_of
 from ..pipeline import optimise, passes
@@ -45,7 +46,7 @@ def command(model, op, node, stop_after, target, shapes, dims, threads):
     if stop_after is not None and stop_after not in known:
         raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")
     source = Source(op, proto=sample(op)) if op else find_source(model, only_model=True)
-    proto = source.proto or onnx.load(str(source.path), load_external_data=False)
+    proto = source.proto or read_model(source.path or "").proto
     chosen = find_node(proto, node)
     load: Callable[[], Graph] = lambda: import_onnx(source.model, shapes=shapes, dims=dims)  # noqa: E731
     for name, title, text in ladder(chosen, load, machine, workers):

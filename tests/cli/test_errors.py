@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from burnish import cli as cli_module
@@ -68,6 +67,8 @@ def test_broken_models_are_named(error, tmp_path):
     for arguments in (["compile", path, "-o", tmp_path / "m.so"], ["verify", path], ["bench", path]):
         assert "broken.onnx" in error(*arguments)
     assert not (tmp_path / "m.so").exists()
+    (tmp_path / "empty.onnx").touch()
+    assert "empty.onnx' is empty" in error("verify", tmp_path / "empty.onnx")
     (tmp_path / "broken.so").write_bytes(b"not a module at all")
     assert "broken.so" in error("run", tmp_path / "broken.so")
     (tmp_path / "broken.a").write_bytes(b"!<arch>\n")
@@ -83,11 +84,9 @@ def test_an_internal_error_is_one_line_and_a_traceback_only_if_asked_for(error, 
     message = error("compile", "digits", "-o", "m.so")
     assert "internal error: ZeroDivisionError: 2 / 0" in message and "please report it" in message
     monkeypatch.setenv("BURNISH_DEBUG", "1")
-    process = [sys.executable, "-m", "burnish", "compile", "digits", "-o", "m.so"]
-    code = "import burnish.commands.compile as c, sys; c.find_source = None; import burnish.cli; sys.argv = %r; burnish.cli.main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code % (process[2:],)], capture_output=True, text=True, check=False
-    )
+    code = "import burnish.commands.compile as c, burnish.cli; c.find_source = None; burnish.cli.main()"
+    command = [sys.executable, "-c", code, "compile", "digits", "-o", "m.so"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("burnish: error: internal error: TypeError")
 
@@ -98,12 +97,13 @@ def test_debug_level_must_be_a_number(error, monkeypatch, tmp_path):
 
 
 def test_ctrl_c_ends_with_130_and_one_line(tmp_path):
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "BURNISH_DEBUG": "1"}
     command = [sys.executable, "-m", "burnish", "compile", "resnet18", "--no-cache", "-o", "m.so"]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    time.sleep(1.0)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("import ")  # the first pass is done, work goes on
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
