@@ -1,6 +1,6 @@
 """One blocked channel layout through the whole network, with conversions only at its edges; weights packed for it.
 
-    x: NCHW  →  conv  →  NCHW16c  →  relu, add, pool, conv …  →  NCHW
+x: NCHW  →  conv  →  NCHW16c  →  relu, add, pool, conv …  →  NCHW
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class _State:
     types: dict[str, TensorType]
     layouts: dict[str, Layout] = field(default_factory=dict)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
-    flattened: dict[str, Layout] = field(default_factory=dict)  # value → layout in whose order it was flattened
+    flattened: dict[str, Layout] = field(
+        default_factory=dict
+    )  # value → layout in whose order it was flattened
 
 
 def assign_layouts(graph: Graph, target: Target) -> Graph:
@@ -87,10 +89,20 @@ def _flatten(state: _State, node: Node, readers: list[Node]) -> Node:
         return node
     inside = readers[0].op.graph
     uses = [n for n in inside.nodes if value in n.reads]
-    if len(uses) != 1 or not isinstance(uses[0].op, MatMul) or uses[0].inputs[0] != value or uses[0].op.trans_a:
+    if (
+        len(uses) != 1
+        or not isinstance(uses[0].op, MatMul)
+        or uses[0].inputs[0] != value
+        or uses[0].op.trans_a
+    ):
         return node
     weights = graph.types.get(uses[0].inputs[1] or "")
-    if uses[0].inputs[1] not in graph.constants or weights is None or weights.rank != 2 or weights.dtype is not F32:
+    if (
+        uses[0].inputs[1] not in graph.constants
+        or weights is None
+        or weights.rank != 2
+        or weights.dtype is not F32
+    ):
         return node
     state.flattened[value] = layout
     return replace(node, op=BlockedFlatten(str(layout)))
@@ -119,7 +131,7 @@ def _packed_recurrence(state: _State, node: Node) -> Node:
     packed = f"{weights}@lstm{state.block}"
     state.constants[packed] = pack_weights(graph.constants[weights], state.block)
     state.types[packed] = TensorType(F32, state.constants[packed].shape)
-    return replace(node, op=PackedLstm(op), inputs=(node.inputs[0], packed, *node.inputs[2:4]))
+    return replace(node, op=PackedLstm(**op.attributes()), inputs=(node.inputs[0], packed, *node.inputs[2:4]))
 
 
 def _anchor(node: Node) -> Op:
@@ -141,7 +153,9 @@ def _output_layout(graph: Graph, node: Node, layouts: dict[str, Layout], block: 
     if isinstance(anchor, Conv):
         return blocked if channels * 2 >= block and _conv_fits(graph, node, anchor, block) else None
     same_channels = [
-        v for v in node.reads if v in layouts and graph.types[v].rank == result.rank and graph.types[v].dims[1] == channels
+        v
+        for v in node.reads
+        if v in layouts and graph.types[v].rank == result.rank and graph.types[v].dims[1] == channels
     ]
     kind = kind_of(expression(node.op, graph.input_types(node)))
     if not same_channels or kind == "map" or kind == "rows":
@@ -199,7 +213,13 @@ def _plain_outputs(
         layouts[inner] = layouts.pop(value)
         types[inner] = types[value]
         renamed[value] = inner
-        inside = Graph("copy", (inner,), (value,), (Node(Identity(), (inner,), (value,), value),), {inner: types[value], value: types[value]})
+        inside = Graph(
+            "copy",
+            (inner,),
+            (value,),
+            (Node(Identity(), (inner,), (value,), value),),
+            {inner: types[value], value: types[value]},
+        )
         copies.append(Node(FusedOp(inside), (inner,), (value,), f"{value} (to plain)"))
     if not renamed:
         return nodes, types

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from ..ir.expr import Tensor
 from ..ir.loops import Alloc, Barrier, Buffer, If, Program, Stmt, Store, loop
 from ..ir.scalar import Expr, Var
 from ..ir.types import I64, TensorType
-from .base import Op
 from .recurrence import LstmRecurrence
 from .shapes import fail
 
@@ -35,23 +33,22 @@ def pack_weights(r: np.ndarray, lanes: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class PackedLstm(Op):
-    """`cell` on weights packed by `pack_weights`; inputs xw (steps, batch, 4 · hidden), r, h0, c0 (batch, hidden)."""
-
-    cell: LstmRecurrence
+class PackedLstm(LstmRecurrence):
+    """On weights packed by `pack_weights`; inputs xw (steps, batch, 4 · hidden), r, h0, c0 (batch, hidden)."""
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         xw, r = inputs[0], inputs[1]
         if xw is None or r is None or r.rank != 4:
             fail(f"input {xw} and packed weights {r} do not fit")
         hidden = r.dims[1]
-        return self.cell.infer(xw, TensorType(r.dtype, (GATES * hidden, hidden)), *inputs[2:])
+        return super().infer(xw, TensorType(r.dtype, (GATES * hidden, hidden)), *inputs[2:])
 
-    def reference(self, *inputs: Any) -> tuple[np.ndarray, ...]:
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         xw, r, *rest = inputs
+        assert r is not None
         hidden = r.shape[1]
         plain = r.transpose(2, 0, 3, 1).reshape(GATES, -1, hidden)[:, :hidden].reshape(GATES * hidden, hidden)
-        return self.cell.reference(xw, plain, *rest)
+        return super().reference(xw, plain, *rest)
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
         return self.program(inputs, outputs, parts=1)
@@ -89,7 +86,7 @@ class PackedLstm(Op):
         """The gates of `parts` blocks of units for one row of the batch, then their cells."""
         steps, _, hidden = o["y"].shape
         blocks, _, _, lanes = o["r"].shape
-        time = (steps - 1) - T if self.cell.reverse else T
+        time = (steps - 1) - T if self.reverse else T
         acc = Buffer("acc", o["y"].dtype, (parts, GATES, lanes), "register")
         sums = Tensor(acc.name, acc.dtype, acc.shape)
         which = block * parts + PART
@@ -97,14 +94,24 @@ class PackedLstm(Op):
         inside = s.lt(unit, hidden)
 
         def tile(*body: Stmt) -> Stmt:
-            return loop("part", parts, loop("gate", GATES, loop("lane", lanes, *body, kind="vector"), kind="unroll"), kind="unroll")
+            return loop(
+                "part",
+                parts,
+                loop("gate", GATES, loop("lane", lanes, *body, kind="vector"), kind="unroll"),
+                kind="unroll",
+            )
 
         start = s.select(inside, o["xw"][time, B, GATE * hidden + unit], s.const(0, acc.dtype))
         weight = o["r"][which, K, GATE, LANE]
         if blocks % parts:
             weight = s.select(s.lt(which, blocks), weight, s.const(0, acc.dtype))
         step = sums[PART, GATE, LANE] + o["state"][T % 2, B, K] * weight
-        cells = loop("part", parts, loop("lane", lanes, If(inside, self._cell(o, sums, time, unit)), kind="vector"), kind="unroll")
+        cells = loop(
+            "part",
+            parts,
+            loop("lane", lanes, If(inside, self._cell(o, sums, time, unit)), kind="vector"),
+            kind="unroll",
+        )
         body = (
             tile(Store("acc", (PART, GATE, LANE), start)),
             loop("k", hidden, tile(Store("acc", (PART, GATE, LANE), step))),
@@ -114,9 +121,9 @@ class PackedLstm(Op):
 
     def _cell(self, o: dict[str, Tensor], sums: Tensor, time: Expr, unit: Expr) -> tuple[Stmt, ...]:
         i, output, f, g = (sums[PART, n, LANE] for n in range(GATES))
-        apply = self.cell._apply
+        apply = self._apply
         gate_in = apply(0, i)
-        forget = 1.0 - gate_in if self.cell.input_forget else apply(0, f)
+        forget = 1.0 - gate_in if self.input_forget else apply(0, f)
         c = o["c"][B, unit]
         new_c = forget * c + gate_in * apply(1, g)
         new_h = apply(0, output) * apply(2, c)

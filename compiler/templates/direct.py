@@ -112,7 +112,9 @@ def schedule(task: KernelTask, p: Params) -> Program:
     for axis, size in p.block:
         sch.split(axis, size, f"{axis}_o", f"{axis}_i", within=[f"{ACC}.update"])
     _guard_loads(sch, acc)
-    inner.sort(key=lambda name: name[:-2] in (roles.column, roles.vector))  # one broadcast serves all columns at once
+    inner.sort(
+        key=lambda name: name[:-2] in (roles.column, roles.vector)
+    )  # one broadcast serves all columns at once
     order = _outer_order(roles, outer, p)
     sch.reorder(f"{ACC}.init", [*order, *inner, vector])
     sch.reorder(f"{ACC}.update", [*order, *p.reduction, *inner, vector])
@@ -268,7 +270,13 @@ def _roles(expr: TensorExpr, target: Target) -> Roles | None:
     for axis in reversed(acc.axes[:-1]):
         in_wide = any(axis.name in names for names in wide)
         in_narrow = any(axis.name in names for names in narrow)
-        if in_wide and not in_narrow and narrow and column is None and acc.axes[-1].extent == _lanes(acc, target):
+        if (
+            in_wide
+            and not in_narrow
+            and narrow
+            and column is None
+            and acc.axes[-1].extent == _lanes(acc, target)
+        ):
             column = axis.name
         elif (in_narrow and not in_wide) or (not narrow and _slides(acc, axis.name)):
             pixels.append(axis.name)
@@ -297,7 +305,9 @@ def _lanes(acc: Stage, target: Target) -> int:
     return target.lanes(max(acc.dtype.bytes, 4))
 
 
-def _rank_tiles(acc: Stage, roles: Roles, extents: dict[str, int], target: Target) -> list[tuple[tuple[str, int], ...]]:
+def _rank_tiles(
+    acc: Stage, roles: Roles, extents: dict[str, int], target: Target
+) -> list[tuple[tuple[str, int], ...]]:
     """Register tiles by estimated cycles for the whole output, best first."""
     lanes = _lanes(acc, target)
     vectors = -(-extents[roles.vector] // lanes)  # registers that one step of the vector axis takes
@@ -312,12 +322,21 @@ def _rank_tiles(acc: Stage, roles: Roles, extents: dict[str, int], target: Targe
         for rows in range(1, min(8, extents[second]) + 1 if second else 2):
             for width in range(1, min(28, extents[first]) + 1 if first else 2):
                 accumulators = rows * width * columns
-                if accumulators + columns + 1 > target.vector_registers or _too_long(acc, roles, extents, accumulators, rows):
+                if accumulators + columns + 1 > target.vector_registers or _too_long(
+                    acc, roles, extents, accumulators, rows
+                ):
                     continue
-                tile = [(axis, n) for axis, n in ((column_axis, columns), (second, rows), (first, width)) if axis]
+                tile = [
+                    (axis, n) for axis, n in ((column_axis, columns), (second, rows), (first, width)) if axis
+                ]
                 if column_axis == roles.vector:
                     tile[0] = (roles.vector, columns * lanes)
-                cost = _cost(extents, (column_count, columns), (extents.get(second or "", 1), rows), (extents.get(first or "", 1), width))
+                cost = _cost(
+                    extents,
+                    (column_count, columns),
+                    (extents.get(second or "", 1), rows),
+                    (extents.get(first or "", 1), width),
+                )
                 found.append((cost, tuple(tile)))
     found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))
     return [tile for _, tile in found] or [()]
@@ -328,7 +347,9 @@ def _too_long(acc: Stage, roles: Roles, extents: dict[str, int], accumulators: i
     return accumulators * math.prod(extents[t] for t in taps) > MAX_UNROLLED and rows > 1
 
 
-def _cost(extents: dict[str, int], columns: tuple[int, int], rows: tuple[int, int], width: tuple[int, int]) -> float:
+def _cost(
+    extents: dict[str, int], columns: tuple[int, int], rows: tuple[int, int], width: tuple[int, int]
+) -> float:
     """Cycles of one reduction step over the whole output: two FMAs and two loads a cycle, latency of four."""
     total = 0.0
     for n_columns, c in _pieces(*columns):
@@ -349,7 +370,12 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
 def _channel_block(acc: Stage, axis: str) -> int:
     """d where an index reads axis // d: the block of the operand's layout."""
     for e in s.walk(acc.body):
-        if isinstance(e, Binary) and e.op == "floordiv" and axis in s.variables(e.a) and isinstance(e.b, s.Const):
+        if (
+            isinstance(e, Binary)
+            and e.op == "floordiv"
+            and axis in s.variables(e.a)
+            and isinstance(e.b, s.Const)
+        ):
             return int(e.b.value)
     return 1
 
@@ -366,7 +392,9 @@ def _reduction_order(
     count = math.prod(n for _, n in tile.items() if _ != roles.vector)
     unrolled = list(tiled)
     if not roles.sums:  # depthwise, pooling: nothing but taps
-        unrolled = [t for t in taps if count * math.prod(extents[u] for u in taps) <= MAX_UNROLLED or t in tiled]
+        unrolled = [
+            t for t in taps if count * math.prod(extents[u] for u in taps) <= MAX_UNROLLED or t in tiled
+        ]
         serial = [t for t in taps if t not in unrolled]
         return (*serial, *unrolled), tuple(unrolled)
     return (*sums_outer, *serial, *sums_inner, *tiled), tuple(unrolled)
@@ -391,7 +419,11 @@ def _guard_loads(sch: Schedule, acc: Stage) -> None:
     def guard(e: Expr) -> Expr | None:
         if not isinstance(e, Load) or e.tensor == ACC:
             return None
-        needed = [g for g in data_guards if s.variables(g) & s.variables(e) and _may_leave(e, shapes[e.tensor], ranges)]
+        needed = [
+            g
+            for g in data_guards
+            if s.variables(g) & s.variables(e) and _may_leave(e, shapes[e.tensor], ranges)
+        ]
         return s.select(s.both(*needed), e, s.const(0, e.type)) if needed else None
 
     store = update.body[0]
@@ -405,7 +437,9 @@ def _data_vars(sch: Schedule) -> list[str]:
 
 
 def _may_leave(load: Load, shape: tuple[int, ...], ranges: dict[str, affine.Range]) -> bool:
-    return any(affine.bounds(e, ranges)[0] < 0 or affine.bounds(e, ranges)[1] >= d for e, d in zip(load.index, shape))
+    return any(
+        affine.bounds(e, ranges)[0] < 0 or affine.bounds(e, ranges)[1] >= d for e, d in zip(load.index, shape)
+    )
 
 
 def _outer_order(roles: Roles, outer: dict[str, str], p: Params) -> list[str]:
@@ -432,4 +466,3 @@ def _pack_nest(sch: Schedule, nest: Nest, target: Target) -> None:
     """The copy of an operand: parallel over all but the two innermost axes."""
     for lp in nest.loops[: max(1, len(nest.loops) - 1)]:
         lp.kind = "parallel"
-

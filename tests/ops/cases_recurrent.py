@@ -89,6 +89,6 @@ CASES = [
     layer_case(GRU((SIGMOID, TANH), linear_before_reset=True), 3, 1, ("bias",), t="bf16"),
     layer_case(RNN((TANH,)), 1, 1, ("bias",)),
     layer_case(RNN((TANH, ("relu",)), "bidirectional", batch_first=True), 1, 2, ("bias", "h0"), LENGTHS),
-    Case(PackedLstm(LstmRecurrence()), ("f32[3,2,44]", "f32[2,11,4,8]", "f32[2,11]", "f32[2,11]")),
-    Case(PackedLstm(LstmRecurrence(reverse=True, clip=0.5)), ("f32[4,1,12]", "f32[1,3,4,4]")),
+    Case(PackedLstm(), ("f32[3,2,44]", "f32[2,11,4,8]", "f32[2,11]", "f32[2,11]")),
+    Case(PackedLstm(reverse=True, clip=0.5), ("f32[4,1,12]", "f32[1,3,4,4]")),
 ]
