@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .scalar import COMPARE, Binary, Call, Const, Expr, Select, Var, binary, const, rebuild, children
+from .scalar import COMPARE, Binary, Call, Const, Expr, Select, Var, binary, children, const, rebuild
 from .types import BOOL, I64
 
 Range = tuple[int, int]
@@ -85,7 +85,7 @@ def _atom_bounds(e: Expr, ranges: Mapping[str, Range]) -> Range:
             return lo // int(d), hi // int(d)
         case Binary(op="mod", a=a, b=Const(value=d)) if d > 0:
             lo, hi = bounds(a, ranges)
-            return (lo, hi) if 0 <= lo and hi < d else (0, int(d) - 1)
+            return (lo, hi) if lo >= 0 and hi < d else (0, int(d) - 1)
         case Binary(op="min", a=a, b=b):
             (la, ha), (lb, hb) = bounds(a, ranges), bounds(b, ranges)
             return min(la, lb), min(ha, hb)
@@ -116,14 +116,28 @@ def decide(e: Expr, ranges: Mapping[str, Range]) -> bool | None:
             return None if x is None else not x
         case Binary(op=op, a=a, b=b) if op in COMPARE and a.dtype is I64:
             lo, hi = bounds(binary("sub", a, b), ranges)
-            always = {"lt": hi < 0, "le": hi <= 0, "gt": lo > 0, "ge": lo >= 0, "eq": lo == hi == 0, "ne": lo > 0 or hi < 0}
-            never = {"lt": lo >= 0, "le": lo > 0, "gt": hi <= 0, "ge": hi < 0, "eq": lo > 0 or hi < 0, "ne": lo == hi == 0}
+            always = {
+                "lt": hi < 0,
+                "le": hi <= 0,
+                "gt": lo > 0,
+                "ge": lo >= 0,
+                "eq": lo == hi == 0,
+                "ne": lo > 0 or hi < 0,
+            }
+            never = {
+                "lt": lo >= 0,
+                "le": lo > 0,
+                "gt": hi <= 0,
+                "ge": hi < 0,
+                "eq": lo > 0 or hi < 0,
+                "ne": lo == hi == 0,
+            }
             return True if always[op] else False if never[op] else None
     return None
 
 
 def simplify(e: Expr, ranges: Mapping[str, Range]) -> Expr:
-    """An equal expression under the given ranges: linear parts collected, // and % resolved, guards decided."""
+    """An equal expression under the given ranges: linear parts collected, //, % and guards resolved."""
     parts = children(e)
     if not parts:
         if isinstance(e, Var) and e.name in ranges and ranges[e.name][0] == ranges[e.name][1]:
@@ -179,6 +193,11 @@ def _nested_division(rest: Linear, d: int) -> Expr | None:
     """(x // p) // d → x // (p·d)."""
     if len(rest.terms) == 1 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]
-        if isinstance(atom, Binary) and atom.op == "floordiv" and isinstance(atom.b, Const) and int(atom.b.value) > 0:
+        if (
+            isinstance(atom, Binary)
+            and atom.op == "floordiv"
+            and isinstance(atom.b, Const)
+            and int(atom.b.value) > 0
+        ):
             return Binary("floordiv", atom.a, const(int(atom.b.value) * d))
     return None

@@ -1,12 +1,14 @@
 """Tensor expressions: what an operator computes, without order, layout of loops or device.
 
     TensorExpr := param name: type …   Stage …   -> outputs
-    Stage      := name[axis < extent, …]: dtype = body                              every element on its own
-                | name[axis < extent, …]: dtype = reduce_op(axis < extent, …) body  sum prod max min argmax argmin
+    Stage      := name[axis < extent, …]: dtype = body                    every element on its own
+                | name[axis < extent, …]: dtype = OP(axis < extent, …) body
+    OP         := sum | prod | max | min | argmax | argmin | argmax_last | argmin_last
 
-Meaning: stages in order; each defines a whole tensor over its axes by a scalar expression that reads params and
-earlier stages. A reduction over zero elements gives its identity. `argmax`/`argmin` give the i64 index (of the first
-best element, `…_last` of the last) along their only reduction axis. Floating sums may be taken in any order.
+Meaning: stages in order; each defines a whole tensor over its axes by a scalar expression that reads params
+and earlier stages. A reduction over zero elements gives its identity. `argmax` and `argmin` give the i64
+index (of the first best element, `…_last` of the last) along their only reduction axis. Floating sums may be
+taken in any order.
 """
 
 from __future__ import annotations
@@ -130,7 +132,12 @@ class ExprBuilder:
         return Tensor(name, type.dtype, type.dims)
 
     def compute(
-        self, dtype: DType, shape: Sequence[int], body: Callable[..., Expr], name: str = "t", axes: Sequence[str] = ()
+        self,
+        dtype: DType,
+        shape: Sequence[int],
+        body: Callable[..., Expr],
+        name: str = "t",
+        axes: Sequence[str] = (),
     ) -> Tensor:
         """A tensor whose element at (i, j, …) is body(i, j, …). `axes` names them (default i0, i1, …)."""
         return self._add(name, dtype, _axes(shape, axes, "i"), None, body)
@@ -149,10 +156,17 @@ class ExprBuilder:
         """A tensor whose element at (i, …) is op over (k, …) < `over` of body(i, …, k, …)."""
         if op not in REDUCERS:
             raise InternalError(f"unknown reduction {op!r}")
-        return self._add(name, dtype, _axes(shape, axes, "i"), Reduce(op, _axes(over, reduce_axes, "k")), body)
+        return self._add(
+            name, dtype, _axes(shape, axes, "i"), Reduce(op, _axes(over, reduce_axes, "k")), body
+        )
 
     def _add(
-        self, name: str, dtype: DType, axes: tuple[Axis, ...], reduce: Reduce | None, body: Callable[..., Expr]
+        self,
+        name: str,
+        dtype: DType,
+        axes: tuple[Axis, ...],
+        reduce: Reduce | None,
+        body: Callable[..., Expr],
     ) -> Tensor:
         unique, n = name, 1
         while unique in self._names:
@@ -224,7 +238,9 @@ def verify(expr: TensorExpr) -> None:
 
 def interpret(expr: TensorExpr, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     """The outputs for one array per param: the definition that every schedule is compared with."""
-    env: dict[str, np.ndarray] = {name: np.asarray(a) for (name, _), a in zip(expr.params, arrays, strict=True)}
+    env: dict[str, np.ndarray] = {
+        name: np.asarray(a) for (name, _), a in zip(expr.params, arrays, strict=True)
+    }
     for st in expr.stages:
         env[st.name] = _interpret_stage(st, env)
     return tuple(env[name] for name in expr.outputs)

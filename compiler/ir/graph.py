@@ -4,8 +4,8 @@
       const w: f32[4,3,3,3]
       y: f32[1,4,8,8] = Conv(x, w) {strides: (1, 1), …} "the ONNX node's name"
 
-Meaning: nodes run in the order in which they stand; every value is defined once, before it is used. Constants carry their
-arrays. Nodes are frozen; passes build new graphs.
+Meaning: nodes run in the order in which they stand; every value is defined once, before it is used. Constants
+carry their arrays. Nodes are frozen; passes build new graphs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,15 @@ class Graph:
         all_constants = {**self.constants, **(constants or {})}
         for name, array in (constants or {}).items():
             all_types.setdefault(name, TensorType(dtype_of(array), array.shape))
-        return prune(replace(self, nodes=tuple(nodes), types=all_types, constants=all_constants, outputs=outputs or self.outputs))
+        return prune(
+            replace(
+                self,
+                nodes=tuple(nodes),
+                types=all_types,
+                constants=all_constants,
+                outputs=outputs or self.outputs,
+            )
+        )
 
 
 def prune(graph: Graph) -> Graph:
@@ -103,7 +111,9 @@ def verify(graph: Graph) -> None:
     """InternalError unless values are defined once, before use, with the types that the operators infer."""
     defined = set(graph.inputs) | set(graph.constants)
     if len(defined) != len(graph.inputs) + len(graph.constants):
-        raise InternalError(f"graph {graph.name}: a value is both input and constant, or an input stands twice")
+        raise InternalError(
+            f"graph {graph.name}: a value is both input and constant, or an input stands twice"
+        )
     for name, array in graph.constants.items():
         type = graph.types[name]
         if tuple(array.shape) != type.physical_shape or array.dtype != type.dtype.numpy:
@@ -120,13 +130,17 @@ def verify(graph: Graph) -> None:
         for value, type in zip(node.outputs, inferred):
             held = graph.types[value]
             if (held.dtype, held.shape) != (type.dtype, type.shape):
-                raise InternalError(f"node {node.name!r}: {value!r} is held as {held}, but inferred as {type}")
+                raise InternalError(
+                    f"node {node.name!r}: {value!r} is held as {held}, but inferred as {type}"
+                )
     for value in graph.outputs:
         if value not in defined:
             raise InternalError(f"graph output {value!r} is not defined")
 
 
-def interpret(graph: Graph, inputs: Mapping[str, np.ndarray], watch: Iterable[str] = ()) -> dict[str, np.ndarray]:
+def interpret(
+    graph: Graph, inputs: Mapping[str, np.ndarray], watch: Iterable[str] = ()
+) -> dict[str, np.ndarray]:
     """Outputs, and the values named in `watch`, by the operators' numpy references. Arrays are logical."""
     env: dict[str, np.ndarray] = {name: np.asarray(inputs[name]) for name in graph.inputs}
     for name, array in graph.constants.items():
@@ -154,5 +168,3 @@ def print_graph(graph: Graph) -> str:
 def _name(value: str) -> str:
     plain = value.replace("_", "").replace(".", "").replace("/", "")
     return value if plain.isalnum() and value.isascii() and value != "_" else repr(value)
-
-

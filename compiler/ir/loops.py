@@ -1,23 +1,23 @@
 """The loop program: how an operator is computed, for CPUs and GPUs alike.
 
     Program := name, params: Buffer…, temps: Buffer…, body: Stmt…
-    Stmt    := for VAR in [e, e) KIND: Stmt…     serial | parallel | unroll | vector | block.x/y/z | thread.x/y/z
+    Stmt    := for VAR in [e, e) KIND: Stmt…  serial | parallel | unroll | vector | block.x/y/z | thread.x/y/z
              | if e: Stmt… else: Stmt…
              | BUFFER[e, …] = e
-             | alloc BUFFER: Stmt…               a buffer that lives inside the statement
-             | barrier SCOPE                     block: the threads of a GPU block; gang: the CPU's workers;
-                                                 order: no load is kept in a register across it, no other effect
-             | prefetch BUFFER[e, …]             a hint, no effect
+             | alloc BUFFER: Stmt…            a buffer that lives inside the statement
+             | barrier SCOPE                  block: the threads of a GPU block; gang: the CPU's workers;
+                                              order: no load is kept in a register across it, no other effect
+             | prefetch BUFFER[e, …]          a hint, no effect
 
 Meaning: statements in order; `parallel`, `block` and `thread` iterations may run in any order or at once, and
 between two barriers they touch no element that another one writes; `vector` iterations run in lockstep (all
-loads of a store before it); `unroll` and `vector` loops have constant bounds once outer unrolled variables are
-known. Every statement at the top of `body` is one step: its outermost parallel loops are the task range that the
-runtime deals to its threads, and the next step starts when it has ended. Buffers are physical (row-major over
-their shape).
+loads of a store before it); `unroll` and `vector` loops have constant bounds once outer unrolled variables
+are known. Every statement at the top of `body` is one step: its outermost parallel loops are the task range
+that the runtime deals to its threads, and the next step starts when it has ended. Buffers are physical
+(row-major over their shape).
 
-In a gang program, which all workers enter at once, the variables `worker` and `workers` say which one runs and how
-many there are.
+In a gang program, which all workers enter at once, the variables `worker` and `workers` say which one runs
+and how many there are.
 
 Scopes: param (given by the caller), global (a temporary shared by all steps), scratch (per worker or per GPU
 thread block's private global memory), shared (per GPU block), register (per thread; indexed by constants once

@@ -288,8 +288,6 @@ class _Statements(Writer):
     def barrier(self, st: Barrier) -> None:
         if st.scope == "order":
             return
-        if st.scope == "order":
-            return
         if self.lanes or st.scope not in ("block", "gang"):
             raise InternalError(f"barrier {st.scope} cannot stand here")
         if st.scope == "gang":

@@ -80,7 +80,8 @@ def _verify(program: Program, outputs: Collection[str] | None) -> None:
     for name in sorted(read - written):
         if name in program.buffers() and program.buffers()[name].scope != "param":
             raise InternalError(f"{name} is read, but never written")
-    _Checker(program).body(program.body, _Scope(buffers, ranges=GANG_RANGES if program.gang else None, exact=not program.gang))
+    ranges = GANG_RANGES if program.gang else None
+    _Checker(program).body(program.body, _Scope(buffers, ranges=ranges, exact=not program.gang))
 
 
 def _check_shape(b: Buffer) -> None:
@@ -141,7 +142,7 @@ class _Checker:
             b = scope.buffers.get(name)
             return None if b is None else (b.dtype, len(b.shape))
 
-        verify_scalar(e, lambda name: scope.loop(name) is not None, tensor)
+        verify_scalar(e, lambda name: name in scope.known(), tensor)
 
     def indexed(self, st: Store | Prefetch, scope: _Scope) -> Buffer:
         buffer = scope.buffers.get(st.buffer)
@@ -193,7 +194,9 @@ class _Checker:
 
     def barrier(self, st: Barrier, scope: _Scope) -> None:
         kinds = scope.kinds()
-        if st.scope not in ("block", "gang", "order"):
+        if st.scope == "order":
+            return
+        if st.scope not in ("block", "gang"):
             raise InternalError(f"unknown barrier {st.scope!r}")
         if "vector" in kinds:
             raise InternalError("a barrier inside of a vector loop")

@@ -35,8 +35,9 @@ _SIGN = "|".join(re.escape(sign) for sign in sorted(s.SIGN_TO_OP, key=len, rever
 class Cursor:
     """A place in one line of text."""
 
-    def __init__(self, text: str, number: int = 1):
+    def __init__(self, text: str, number: int = 1, ops: Mapping[str, type] | None = None):
         self.text, self.number, self.at = text, number, 0
+        self.ops = ops or {}
 
     def error(self, expected: str) -> InternalError:
         found = self.text[self.at :].strip()
@@ -159,10 +160,10 @@ def _number(c: Cursor) -> Const:
 # --- tensor expressions -----------------------------------------------------------------------------------
 
 
-def _lines(text: str) -> Iterator[Cursor]:
+def _lines(text: str, ops: Mapping[str, type] | None = None) -> Iterator[Cursor]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
-            yield Cursor(line, number)
+            yield Cursor(line, number, ops)
 
 
 def parse_expr(text: str) -> TensorExpr:
@@ -323,7 +324,7 @@ def parse_graph(
     text: str, ops: Mapping[str, type], constants: Mapping[str, np.ndarray] | None = None
 ) -> Graph:
     """`ops` gives the operator classes by name (ops.base.OPS); constants not given are zeros."""
-    lines = list(_lines(text))
+    lines = list(_lines(text, ops))
     if not lines:
         raise InternalError("graph: expected 'graph NAME(inputs) -> outputs', found nothing")
     types: dict[str, TensorType] = {}
@@ -344,7 +345,7 @@ def parse_graph(
             given = (constants or {}).get(constant)
             arrays[constant] = np.zeros(type.physical_shape, type.dtype.numpy) if given is None else given
         else:
-            nodes.append(_node(c, ops, types))
+            nodes.append(_node(c, types))
     return Graph(name, inputs, outputs, tuple(nodes), types, arrays)
 
 
@@ -367,24 +368,24 @@ def _listed(c: Cursor, item: Callable[[], str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _node(c: Cursor, ops: Mapping[str, type], types: dict[str, TensorType]) -> Node:
+def _node(c: Cursor, types: dict[str, TensorType]) -> Node:
     outputs = _listed(c, lambda: _typed(c, types))
     c.symbol("=")
     operator = c.name()
-    if operator not in ops:
+    if operator not in c.ops:
         raise c.error(f"an operator before this; {operator} is none")
     c.symbol("(")
     inputs = c.items(")", lambda: None if c.take(r"_(?=\s*[,)])") else _value_name(c))
     c.symbol("{")
-    fields = dict(c.items("}", lambda: _field(c)))
+    fields = dict(c.items("}", lambda: _field(c, ":")))
     name = _value_name(c) if c.looking_at("['\"]") else ""
     c.end()
-    return Node(ops[operator](**fields), inputs, outputs, name)
+    return Node(c.ops[operator](**fields), inputs, outputs, name)
 
 
-def _field(c: Cursor) -> tuple[str, Any]:
+def _field(c: Cursor, sign: str) -> tuple[str, Any]:
     name = c.name()
-    c.symbol(":")
+    c.symbol(sign)
     return name, _literal(c, name)
 
 
@@ -395,7 +396,7 @@ def _pair(c: Cursor, field: str) -> tuple[Any, Any]:
 
 
 def _literal(c: Cursor, field: str) -> Any:
-    """A Python value as `repr` writes it; dtypes, layouts and tensor types too."""
+    """A Python value as `repr` writes it; dtypes, layouts, tensor types and operators too."""
     for start, close, build in (("(", ")", tuple), ("[", "]", list)):
         if c.take(re.escape(start)):
             found = []
@@ -413,6 +414,10 @@ def _literal(c: Cursor, field: str) -> Any:
         return ast.literal_eval(c.expect(r"b?(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", "a string"))
     if c.looking_at(r"\w+\["):
         return c.type()
+    if c.looking_at(rf"(?:{'|'.join(c.ops)})\("):
+        operator = c.name()
+        c.symbol("(")
+        return c.ops[operator](**dict(c.items(")", lambda: _field(c, "="))))
     word = c.expect(r"\w+(?![\w(])", f"a value of {field} that can be read back")
     known = {"None": None, "True": True, "False": False, **DTYPES}
     return known[word] if word in known else Layout.parse(word)

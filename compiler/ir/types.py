@@ -1,8 +1,8 @@
 """Data types, layouts and tensor types: what every representation says about a value.
 
-    DType      "f32", "i64", "bool", …            names used in text forms and task keys
-    Layout     "abcd", "aBcd16b"                  order of a tensor's axes in memory (oneDNN's notation)
-    TensorType f32[1,64,56,56]:aBcd16b            dtype, logical shape, layout
+DType: "f32", "i64", "bool", …, the names used in text forms and task keys
+Layout: "abcd", "aBcd16b", the order of a tensor's axes in memory (oneDNN's notation)
+TensorType: f32[1,64,56,56]:aBcd16b, that is dtype, logical shape, layout
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Layout:
         widths = [(0, -array.shape[a] % self.block_of(a)) for a in range(self.rank)]
         padded = np.pad(array, widths) if any(w for _, w in widths) else array
         split: list[int] = []
-        place: dict[tuple[int, int], int] = {}  # (axis, which block; 0 is the outer part) → position in `split`
+        place: dict[tuple[int, int], int] = {}  # (axis, block; 0 is the outer part) → position in `split`
         for axis in range(self.rank):
             factors = [n for a, n in self.blocks if a == axis]
             outer = padded.shape[axis]

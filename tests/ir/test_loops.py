@@ -119,6 +119,7 @@ GUARDED = {
     "data": loop("i", 8, write(Y, I, value=read(X, s.cast(read(X, I), I64)))),
     "dead": If(Const(False, BOOL), (write(Y, 40, value=ZERO),)),
     "empty": loop("i", 0, write(Y, I + 40, value=ZERO)),
+    "order": loop("v", 8, Barrier("order"), write(Y, V, value=ZERO), kind="vector"),
     "prefetch": loop("i", 8, Prefetch("x", (I + 7,)), COPY),
 }  # fmt: skip
 
@@ -126,6 +127,13 @@ GUARDED = {
 @pytest.mark.parametrize("name", GUARDED)
 def test_accepts_what_is_guarded_or_unknown(name):
     verify(program(GUARDED[name]))
+
+
+def test_gang_programs_know_their_worker():
+    mine = write(Y, Var("worker"), value=s.cast(Var("workers"), F32))
+    verify(program(mine, gang=True))
+    with pytest.raises(InternalError, match="variable worker"):
+        verify(program(mine))
 
 
 def test_register_indices_may_use_loops_of_one_iteration():

@@ -56,6 +56,15 @@ def test_a_gang_waits_at_its_barriers(workers, order):
     np.testing.assert_array_equal(h, expected)
 
 
+def test_workers_know_which_one_they_are():
+    y = Buffer("y", I64, (3,))
+    program = Program(
+        "who", (y,), (write(y, Var("worker"), value=Var("workers") * 10 + Var("worker")),), gang=True
+    )
+    (result,) = interpret(program, [np.zeros(3, np.int64)], workers=3)
+    assert result.tolist() == [30, 31, 32]
+
+
 def test_a_missing_barrier_shows():
     with pytest.raises(InternalError, match=r"undefined element [ab]_tile"):
         matmul_error(gpu_matmul(barriers=(False, True)))
@@ -173,6 +182,13 @@ def test_lanes_have_registers_of_their_own():
 def test_lanes_that_disagree_on_an_element():
     with pytest.raises(InternalError, match="different values to one element of y"):
         run([loop("v", 8, write(Y8, 0, value=read(X8, V)), kind="vector")])
+
+
+def test_a_barrier_of_order_changes_nothing():
+    (y,) = run(
+        [loop("v", 8, Barrier("order"), write(Y8, V, value=read(X8, V)), kind="vector"), Barrier("order")]
+    )
+    assert y.tolist() == list(range(8))
 
 
 def test_masked_lanes_do_nothing():

@@ -111,7 +111,7 @@ def test_graph_names_may_be_anything():
         (parse_scalar, "1.5", "dtype of a number"),
         (parse_expr, "param x: f32[3]\ny[i < ]: f32 = x[i]", "line 2: expected an integer"),
         (parse_expr, "param x: f32[3]", "expected a last line"),
-        (parse_program, "program p\n  param x: f32[3] param\n for i in [0, 3) vector", "line 3: expected ':'"),
+        (parse_program, "program p\n  param x: f32[3] param\n for i in [0, 3) vector", "3: expected ':'"),
         (parse_program, "program p\n  x[0] = 0.0:f32\n    x[1] = 0.0:f32\n", "line 3: .*indentation"),
         (parse_program, "prog p", "line 1: expected 'program'"),
         (parse_program, "", "found nothing"),
