@@ -35,7 +35,8 @@ BITCASTS = {
 """The same bits as another type of the same size; they and `libm.*` (f64) appear when code is generated."""
 LIBM = frozenset(
     f"libm.{name}"
-    for name in (FLOAT_FUNCTIONS | {"pow"}) - {"sqrt", "rsqrt", "sigmoid", "floor", "ceil", "round", "trunc"}
+    for name in (FLOAT_FUNCTIONS | {"pow", "fmod"})
+    - {"sqrt", "rsqrt", "sigmoid", "floor", "ceil", "round", "trunc"}
 )
 FUNCTIONS = (
     FLOAT_FUNCTIONS

@@ -9,7 +9,7 @@ from . import scalar as s
 from .scalar import Binary, Call, Cast, Const, Expr, Load, Select, Var
 from .types import BOOL, I64, DType
 
-_ARITY = {"fma": 3, "checked": 2, "copysign": 2, "libm.pow": 2}
+_ARITY = {"fma": 3, "checked": 2, "copysign": 2, "libm.pow": 2, "libm.fmod": 2}
 _BINARY = s.COMPARISONS | s.LOGICAL | s.ARITHMETIC
 
 

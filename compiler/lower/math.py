@@ -25,7 +25,7 @@ _WIDE: dict[str, Callable[[Expr], Expr]] = {
 
 
 def expand_math(e: Expr) -> Expr:
-    """`e` without transcendental functions, rsqrt and pow, except calls of `libm.*` on f64.
+    """`e` without transcendental functions, rsqrt, pow and float remainders, except calls of `libm.*` on f64.
 
     What is left is arithmetic, comparisons, selects, sqrt, abs, copysign, isnan, casts and bit operations.
     A value that is used several times is one object.
@@ -39,6 +39,8 @@ def _expand(e: Expr) -> Expr | None:
             return _function(op, x)
         case Binary(op="pow", a=a, b=b):
             return _power(a, b)
+        case Binary(op="rem", a=a, b=b) if a.dtype.is_float:
+            return cast(call("libm.fmod", cast(a, F64), cast(b, F64)), a.dtype)
     return None
 
 

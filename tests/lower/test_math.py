@@ -228,6 +228,16 @@ def test_integer_power(dtype):
     np.testing.assert_array_equal(run(expand_math(cubed), x=x), run(cubed, x=x))
 
 
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_float_remainder_is_exact(dtype):
+    x, y = (a.ravel() for a in np.meshgrid(*[np.array([0.0, -0.0, 5.3, -5.3, 1e30, np.inf, np.nan])] * 2))
+    x, y = x.astype(dtype.numpy), y.astype(dtype.numpy)
+    after = expand_math(s.binary("rem", load("x", dtype), load("y", dtype)))
+    assert not any(isinstance(n, s.Binary) and n.op == "rem" for n in s.walk(after))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(run(after, x=x, y=y), np.fmod(x, y))
+
+
 # --- shared objects -------------------------------------------------------------------------------------
 
 
