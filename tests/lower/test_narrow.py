@@ -22,7 +22,8 @@ def load(name: str, dtype: DType) -> s.Expr:
 
 def assert_same_bits(value: np.ndarray, expected: np.ndarray) -> None:
     assert value.dtype == expected.dtype
-    both_nan = np.isnan(value) & np.isnan(expected) if value.dtype.kind not in "iub" else False
+    with np.errstate(invalid="ignore"):
+        both_nan = (value != value) & (expected != expected)
     raw = f"u{value.itemsize}"
     different = (value.view(raw) != expected.view(raw)) & ~both_nan
     assert not different.any(), f"{value[different][:4]}, expected {expected[different][:4]}"
