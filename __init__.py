@@ -1,4 +1,6 @@
-"""Burnish: an end-to-end deep-learning model compiler. See README.md; `pipeline.py` is the table of contents."""
+"""Burnish: an end-to-end deep-learning model compiler. See README.md; `pipeline.py` is the table of
+contents.
+"""
 
 from __future__ import annotations
 

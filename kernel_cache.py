@@ -1,4 +1,6 @@
-"""Kernels compiled once: by task and config within a compilation, and across compilations in the user's cache folder."""
+"""Kernels compiled once: by task and config within a compilation, and across compilations in the user's
+cache folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The unit of compiling, tuning, caching, naming and reporting: one fused operator with every choice around it."""
+"""The unit of compiling, tuning, caching, naming and reporting: one fused operator with every choice
+around it.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class KernelTask:
-    """What is computed (`expr`, or `program` where an expression cannot say it), on which layouts, for which target.
+    """What is computed (`expr`, or `program` where an expression cannot say it), on which layouts, for
+    which target.
 
-    `layouts` names the layout of every param and output that is not plain. `constants` are the params whose values are
+    `layouts` names the layout of every param and output that is not plain. `constants` are the params
+    whose values are
     known when compiling (weights). `algorithm` names the template.
     """
 
@@ -61,7 +65,9 @@ class RejectedConfig(Exception):
 
 
 class Config(Protocol):
-    """Answers a template's questions. A record, the default rule, a random draw or the tuner stands behind it."""
+    """Answers a template's questions. A record, the default rule, a random draw or the tuner stands behind
+    it.
+    """
 
     def choose(self, knob: str, options: Sequence[T], default: T) -> T:
         """One of `options`; `default` is what the template's analytic rule would take."""

@@ -1,4 +1,5 @@
-"""One blocked channel layout through the whole network, with conversions only at its edges; weights packed for it.
+"""One blocked channel layout through the whole network, with conversions only at its edges; weights packed
+for it.
 
 x: NCHW  →  conv  →  NCHW16c  →  relu, add, pool, conv …  →  NCHW
 """
@@ -37,7 +38,9 @@ class _State:
 
 
 def assign_layouts(graph: Graph, target: Target) -> Graph:
-    """Types get layouts, constants are packed into theirs, and copies are inserted where a plain output is due."""
+    """Types get layouts, constants are packed into theirs, and copies are inserted where a plain output is
+    due.
+    """
     state = _State(graph, target.lanes(4), dict(graph.types))
     nodes: list[Node] = []
     consumers = graph.consumers()

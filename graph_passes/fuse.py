@@ -1,4 +1,5 @@
-"""Fusion: an anchor operator with the elementwise operators after it, maps with maps, reductions with the maps before.
+"""Fusion: an anchor operator with the elementwise operators after it, maps with maps, reductions with the
+maps before.
 
 A group is one kernel, so nothing inside it touches memory twice. Groups:
     map      elementwise and data movement, in one pass over the output
@@ -36,7 +37,9 @@ class _Group:
 
 
 def fuse(graph: Graph) -> Graph:
-    """Every operator with a tensor expression becomes part of a FusedOp; views and loop programs stay as they are."""
+    """Every operator with a tensor expression becomes part of a FusedOp; views and loop programs stay as
+    they are.
+    """
     consumers = graph.consumers()
     group_of: dict[str, _Group] = {}  # value → the group that yields it
     groups: list[_Group] = []

@@ -27,7 +27,9 @@ class Packed:
 def make_plan(
     graph: Graph, kernels: Mapping[int, Kernel], costs: Mapping[int, int], target: Target
 ) -> Packed:
-    """`kernels` and `costs` (floating-point operations) by position of the node in the graph; views need none."""
+    """`kernels` and `costs` (floating-point operations) by position of the node in the graph; views need
+    none.
+    """
     roots = _roots(graph)
     outputs = {}  # root value → output index, for those that are written straight into the output's memory
     for i, value in enumerate(graph.outputs):

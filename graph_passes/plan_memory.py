@@ -1,4 +1,6 @@
-"""One arena for all intermediate values: greedy by size, lowest offset that is free over the value's whole life."""
+"""One arena for all intermediate values: greedy by size, lowest offset that is free over the value's whole
+life.
+"""
 
 from __future__ import annotations
 

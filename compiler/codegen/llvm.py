@@ -366,7 +366,9 @@ def _new_machine(target: Target, codemodel: str) -> llvm.TargetMachine:
 
 
 def optimise(ir: str, target: Target) -> llvm.ModuleRef:
-    """Parsed and optimised. Loops are already unrolled and vectorised as the schedule says, so LLVM does neither."""
+    """Parsed and optimised. Loops are already unrolled and vectorised as the schedule says, so LLVM does
+    neither.
+    """
     machine = target_machine(target)
     module = llvm.parse_assembly(ir)
     options = llvm.create_pipeline_tuning_options(speed_level=2)

@@ -1,7 +1,10 @@
-"""Guards resolved before code generation: iterations that need none run without, taps on padding are never visited.
+"""Guards resolved before code generation: iterations that need none run without, taps on padding are never
+visited.
 
-tighten    for k < K: acc += select(0 <= r + k < H, x, 0) · w   →   for k in [max(0, -r), min(K, H - r)): acc += x · w
-partition  for o < N: if 4·o + i < n: S                         →   for o < N-1: S    and the last iteration on its own
+tighten    for k < K: acc += select(0 <= r + k < H, x, 0) · w   →   for k in [max(0, -r), min(K, H - r)):
+acc += x · w
+partition  for o < N: if 4·o + i < n: S                         →   for o < N-1: S    and the last
+iteration on its own
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ def _is_update(st: Store) -> bool:
 
 
 def _tighten_loop(st: For, store: Store, outer: frozenset[str]) -> For:
-    """Takes out of the update's selects the conditions that only the loop's own and outer variables decide."""
+    """Takes out of the update's selects the conditions that only the loop's own and outer variables
+    decide.
+    """
     value = store.value
     assert isinstance(value, Binary)
     identity = _identity(value.op, value.dtype)
@@ -104,7 +109,9 @@ def _identity(op: str, dtype: DType) -> Expr | None:
 
 
 def _skipping_guards(e: Expr, op: str, identity: Expr | None) -> list[Expr]:
-    """Conditions without which the update changes nothing: select(c, x, 0) as a factor of a sum, or select(c, x, identity)."""
+    """Conditions without which the update changes nothing: select(c, x, 0) as a factor of a sum, or
+    select(c, x, identity).
+    """
     if isinstance(e, Select) and identity is not None and e.other == identity:
         return [e.cond, *_skipping_guards(e.then, op, identity)]
     if op == "add" and isinstance(e, Binary) and e.op == "mul":
@@ -259,7 +266,9 @@ def _choose(st: For, pieces: list[tuple[int, int]], ranges: dict[str, Range], bu
 
 
 def _steady_range(st: For, lo: int, hi: int, ranges: dict[str, Range]) -> tuple[int, int] | None:
-    """The iterations for which all conditions that can be decided by this loop hold; None if there is nothing to decide."""
+    """The iterations for which all conditions that can be decided by this loop hold; None if there is
+    nothing to decide.
+    """
     first, last, found = lo, hi, False
     for cond, inner in _conditions(st.body, {**ranges, st.var: (lo, hi - 1)}):
         for c in conjuncts(cond):
@@ -299,7 +308,9 @@ def _conditions(body: Body, ranges: dict[str, Range]):
 
 
 def _always(cond: Expr, var: str, ranges: Mapping[str, Range], lo: int, hi: int) -> tuple[int, int] | None:
-    """The iterations [a, b) of `var` for which the condition holds whatever the others are; None if it does not matter."""
+    """The iterations [a, b) of `var` for which the condition holds whatever the others are; None if it
+    does not matter.
+    """
     if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype is I64):
         return None
     form = affine.linear(s.binary("sub", cond.a, cond.b))

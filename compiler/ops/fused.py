@@ -15,7 +15,9 @@ from .base import Op
 
 @dataclass(frozen=True, eq=False)
 class FusedOp(Op):
-    """`graph` has this operator's inputs and outputs as its own. Weights are inputs; only one-element constants are inside."""
+    """`graph` has this operator's inputs and outputs as its own. Weights are inputs; only one-element
+    constants are inside.
+    """
 
     graph: Graph
 

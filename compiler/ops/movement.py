@@ -54,7 +54,8 @@ class Transpose(Op):
 
 @dataclass(frozen=True)
 class BlockedFlatten(Op):
-    """(batch, channels, …) → (batch, everything else) in the memory order of a layout that does not pad; made by layout
+    """(batch, channels, …) → (batch, everything else) in the memory order of a layout that does not pad;
+    made by layout
     assignment, which gives the matrix that reads it the same order.
     """
 

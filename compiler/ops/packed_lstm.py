@@ -1,7 +1,10 @@
-"""The LSTM's time loop with its weights packed for streaming: one kernel for all steps, hidden units dealt to the workers.
+"""The LSTM's time loop with its weights packed for streaming: one kernel for all steps, hidden units dealt
+to the workers.
 
-Weights stand as r[unit block, k, gate, unit]: the four gates of a block of units are summed together, so that the
-cell's arithmetic follows in registers. Every odd step visits the blocks in reverse: the last ones are still in cache.
+Weights stand as r[unit block, k, gate, unit]: the four gates of a block of units are summed together, so
+that the
+cell's arithmetic follows in registers. Every odd step visits the blocks in reverse: the last ones are
+still in cache.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ def pack_weights(r: np.ndarray, lanes: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PackedLstm(LstmRecurrence):
-    """On weights packed by `pack_weights`; inputs xw (steps, batch, 4 · hidden), r, h0, c0 (batch, hidden)."""
+    """On weights packed by `pack_weights`; inputs xw (steps, batch, 4 · hidden), r, h0, c0 (batch,
+    hidden).
+    """
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         xw, r = inputs[0], inputs[1]

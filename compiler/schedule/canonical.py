@@ -1,4 +1,6 @@
-"""Tensor expressions in the form that templates match: axes of size 1 gone, neighbouring axes that always go together fused."""
+"""Tensor expressions in the form that templates match: axes of size 1 gone, neighbouring axes that always
+go together fused.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Loop nests that a schedule rewrites, and the naive nests of a tensor expression.
 
-A nest is a perfect stack of loops with guards at its bottom and a body of statements or deeper nests. Building a
+A nest is a perfect stack of loops with guards at its bottom and a body of statements or deeper nests.
+Building a
 Program from nests turns loops into `for`, guards into `if`, and adds the buffers that were moved inside.
 """
 
@@ -82,7 +83,9 @@ def combine(op: str, a: Expr, b: Expr) -> Expr:
 
 
 def naive_nests(expr: TensorExpr) -> tuple[list[Nest], tuple[Buffer, ...], tuple[Buffer, ...]]:
-    """(nests in order, params, temporaries): each stage as loops over its axes, nothing fused or reordered."""
+    """(nests in order, params, temporaries): each stage as loops over its axes, nothing fused or
+    reordered.
+    """
     params = [Buffer(name, type.dtype, type.dims) for name, type in expr.params]
     params += [Buffer(name, expr.stage(name).dtype, expr.stage(name).shape) for name in expr.outputs]
     temps = [

@@ -16,7 +16,8 @@ from ..ir.types import Layout, TensorType
 
 
 def relayout(expr: TensorExpr, layouts: Mapping[str, Layout]) -> TensorExpr:
-    """Every param and stage named in `layouts` becomes its physical array. Other stages keep their logical axes.
+    """Every param and stage named in `layouts` becomes its physical array. Other stages keep their logical
+    axes.
 
     In the padding of a blocked axis, loads that would leave their tensor are guarded and read zero.
     """

@@ -13,7 +13,9 @@ from .nest import combine, identity_of
 
 
 def inline(expr: TensorExpr, wanted: Callable[[Stage], bool]) -> TensorExpr:
-    """t[i] = f(i); y[j] = g(t[h(j)])  →  y[j] = g(f(h(j)))   for the stages that `wanted` picks (no reductions, no outputs)."""
+    """t[i] = f(i); y[j] = g(t[h(j)])  →  y[j] = g(f(h(j)))   for the stages that `wanted` picks (no
+    reductions, no outputs).
+    """
     bodies: dict[str, Stage] = {}
     kept: list[Stage] = []
 

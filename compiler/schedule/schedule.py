@@ -1,6 +1,7 @@
 """Rewrites of loop nests. Each keeps the meaning; its docstring says before → after.
 
-Loops are found by name in every nest that has them, so nests of fused stages whose axes share names are rewritten alike.
+Loops are found by name in every nest that has them, so nests of fused stages whose axes share names are
+rewritten alike.
 """
 
 from __future__ import annotations
@@ -118,14 +119,18 @@ class Schedule:
                 loop.kind = kind
 
     def order_loads(self, var: str) -> None:
-        """for v: S  →  for v: { S  barrier order }   so that unrolled iterations do not share loads, which would spill"""
+        """for v: S  →  for v: { S  barrier order }   so that unrolled iterations do not share loads, which
+        would spill
+        """
         for nest in self._having(var):
             loop = nest.loop(var)
             assert loop is not None
             loop.ordered = True
 
     def stage(self, buffer: str, parent: Nest, scope: str) -> None:
-        """A temporary of the whole program → a buffer inside `parent`, of the size that one iteration touches."""
+        """A temporary of the whole program → a buffer inside `parent`, of the size that one iteration
+        touches.
+        """
         old = next(b for b in self.temps if b.name == buffer)
         inner: dict[str, affine.Range] = {}
         for child in parent.children():

@@ -1,12 +1,15 @@
-"""Sums of products, windows and other reductions whose outputs fill vector registers: convolution, matrix product, pooling.
+"""Sums of products, windows and other reductions whose outputs fill vector registers: convolution, matrix
+product, pooling.
 
     for columns, rows, pixels (outer):          tasks
         acc[rows, pixels, columns] = 0          a register tile
         for reduction (outer):
-            for taps: acc += x[…] · w[…]        one broadcast of x serves all columns, one vector of w all pixels
+            for taps: acc += x[…] · w[…]        one broadcast of x serves all columns, one vector of w all
+            pixels
         out = epilogue(acc)
 
-The innermost output axis is the vector; its loads must have stride 0 or 1 there (a packed copy is made where not).
+The innermost output axis is the vector; its loads must have stride 0 or 1 there (a packed copy is made
+where not).
 """
 
 from __future__ import annotations
@@ -137,7 +140,9 @@ def schedule(task: KernelTask, p: Params) -> Program:
 
 
 def _expression(task: KernelTask) -> TensorExpr | None:
-    """One reduction `acc` and epilogues on the same axes, over physical arrays; None if the task is not like that."""
+    """One reduction `acc` and epilogues on the same axes, over physical arrays; None if the task is not
+    like that.
+    """
     if task.expr is None:
         return None
     expr = inline_cheap(task.expr)
@@ -383,7 +388,9 @@ def _channel_block(acc: Stage, axis: str) -> int:
 def _reduction_order(
     acc: Stage, roles: Roles, extents: dict[str, int], tile: dict[str, int], block: dict[str, int]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Channel blocks, kernel rows, channels of a block, kernel columns; taps over tiled pixels are unrolled."""
+    """Channel blocks, kernel rows, channels of a block, kernel columns; taps over tiled pixels are
+    unrolled.
+    """
     sums_outer = [f"{a}_o" if a in block else a for a in roles.sums if a in block]
     sums_inner = [f"{a}_i" if a in block else a for a in roles.sums]
     taps = list(roles.taps)
@@ -404,7 +411,9 @@ def _reduction_order(
 
 
 def _guard_loads(sch: Schedule, acc: Stage) -> None:
-    """Tails of the register tile compute on zeros: guards move from the update onto the loads that could leave their tensor."""
+    """Tails of the register tile compute on zeros: guards move from the update onto the loads that could
+    leave their tensor.
+    """
     sch.nest(f"{ACC}.init").guards = []
     update = sch.nest(f"{ACC}.update")
     guards, update.guards = update.guards, []

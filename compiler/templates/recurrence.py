@@ -1,4 +1,6 @@
-"""Recurrent cells as fused time loops: the operator builds its program, the template asks how much of it at once."""
+"""Recurrent cells as fused time loops: the operator builds its program, the template asks how much of it
+at once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The templates by algorithm name. A template has two halves: `params(task, cfg)` asks, `schedule(task, params)` builds."""
+"""The templates by algorithm name. A template has two halves: `params(task, cfg)` asks, `schedule(task,
+params)` builds.
+"""
 
 from __future__ import annotations
 
