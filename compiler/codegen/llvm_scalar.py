@@ -22,6 +22,7 @@ from ..ir.scalar import (
     Select,
     Var,
     children,
+    walk,
 )
 from ..ir.types import BOOL, F16, F32, F64, I32, I64, U8, DType
 from .llvm_values import FunctionText, Value, broadcast, constant, index, memory_type, suffix, value_type
@@ -111,8 +112,8 @@ class Scalars:
         result = self.scopes[-1][key] = make()
         return result
 
-    def sum_terms(self, terms: Terms, lanes: int) -> Value | None:
-        """Σ coefficient · value, shared between uses in the same scope."""
+    def sum_terms(self, terms: Terms, lanes: int, flags: str = "nsw ") -> Value | None:
+        """Σ coefficient · value, shared between uses in the same scope. No flags: it may wrap around."""
         total: Value | None = None
         for n, (v, c) in enumerate(terms):
             previous = total
@@ -121,32 +122,39 @@ class Scalars:
                 wide = broadcast(self.fn, v, lanes) if lanes > 1 else v
                 factor = broadcast(self.fn, index(c), lanes) if lanes > 1 else index(c)
                 product = (
-                    wide if c == 1 else self.fn.assign(f"mul nsw {wide.typed}, {factor.text}", I64, lanes)
+                    wide if c == 1 else self.fn.assign(f"mul {flags}{wide.typed}, {factor.text}", I64, lanes)
                 )
                 if previous is None:
                     return product
-                return self.fn.assign(f"add nsw {previous.typed}, {product.text}", I64, lanes)
+                return self.fn.assign(f"add {flags}{previous.typed}, {product.text}", I64, lanes)
 
-            total = self.remember(("sum", lanes, tuple((t.text, k) for t, k in terms[: n + 1])), make)  # type: ignore[assignment]
+            key = ("sum", lanes, flags, tuple((t.text, k) for t, k in terms[: n + 1]))
+            total = self.remember(key, make)  # type: ignore[assignment]
         return total
 
     def index_value(self, e: Expr) -> Value:
-        """The value of an i64 expression that is linear in variables and other atoms."""
-        offset, terms, step = self.resolve(self.linear(e))
+        """The value of an i64 expression, with all that is linear in variables and other atoms collected."""
+        form = self.linear(e)
+        if form.terms == ((e, 1),) and isinstance(e, Binary):
+            return self.binary(e)
+        offset, terms, step = self.resolve(form)
+        flags = "" if any(_is_data(atom) for atom, _ in form.terms) else "nsw "
         lanes = self.vector[1] if self.vector and (step or any(v.lanes > 1 for v, _ in terms)) else 1
-        total = self.sum_terms(terms, lanes)
+        total = self.sum_terms(terms, lanes, flags)
         if step:
-            steps = ", ".join(f"i64 {offset + step * n}" for n in range(lanes))
+            steps = ", ".join(f"i64 {index(offset + step * n).text}" for n in range(lanes))
             ramp = Value(f"<{steps}>", I64, lanes)
             return (
-                ramp if total is None else self.fn.assign(f"add nsw {total.typed}, {ramp.text}", I64, lanes)
+                ramp
+                if total is None
+                else self.fn.assign(f"add {flags}{total.typed}, {ramp.text}", I64, lanes)
             )
         if total is None:
             return index(offset)
         if offset == 0:
             return total
         add = broadcast(self.fn, index(offset), lanes) if lanes > 1 else index(offset)
-        return self.fn.assign(f"add nsw {total.typed}, {add.text}", I64, lanes)
+        return self.fn.assign(f"add {flags}{total.typed}, {add.text}", I64, lanes)
 
     def pointer(self, buffer: Buffer, offset: int, terms: Terms) -> str:
         """The address of one element: the variable part is shared, the constant part is an immediate."""
@@ -378,6 +386,9 @@ class Scalars:
             code = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}.get(e.op)
             if code:
                 return self.fn.assign(f"{code} {a.typed}, {b.text}", dtype, a.lanes)
+            if e.op == "rem":  # exact, so that its f64 value is the f32 value
+                wide = self.libm("fmod", (self.cast(a, F64), self.cast(b, F64)))
+                return self.cast(wide, dtype)
             raise InternalError(f"code generation: {e.op} on {dtype} must be expanded before")
         return self.integer(e.op, a, b, dtype)
 
@@ -494,6 +505,7 @@ class Scalars:
         if cond.const is not None:
             chosen = self.expr(e.then if cond.const else e.other)
             return replace(chosen, const=PADDING) if chosen.const == 0 and chosen.dtype.is_float else chosen
+        self.hoist(e)
         then = self.masked(cond, e.then)
         negated = self.fn.assign(
             f"xor {cond.typed}, {broadcast(self.fn, constant(True, BOOL), cond.lanes).text}", BOOL, cond.lanes
@@ -505,8 +517,18 @@ class Scalars:
             then, other = self.unify(then, other)
         return self.fn.assign(f"select {cond.typed}, {then.typed}, {other.typed}", then.dtype, then.lanes)
 
+    def hoist(self, e: Select) -> None:
+        """Computes before the branches what both of them need and what memory stands behind."""
+        if not (self.touches_memory(e.then) and self.touches_memory(e.other)):
+            return
+        known: dict[Expr, frozenset[Expr]] = {}
+        both = _certain(e.then, known) & _certain(e.other, known)
+        for x in walk(e.then) if both else ():
+            if x in both and not isinstance(x, (Const, Var)):
+                self.expr(x)
+
     def masked(self, cond: Value, e: Expr) -> Value:
-        """`e` where it is only needed under one more condition. Values computed under it are not valid elsewhere."""
+        """`e` where it is only needed under one more condition. What is computed under it is not valid elsewhere."""
         if not self.touches_memory(e):
             return self.expr(e)
         outer, memo = self.mask, self.memo
@@ -524,7 +546,9 @@ class Scalars:
             if id(x) in seen or x in self.memo:
                 continue
             seen.add(id(x))
-            if isinstance(x, Load) or (isinstance(x, Call) and x.op == "checked"):
+            if isinstance(x, Call) and x.op == "checked":
+                return True
+            if isinstance(x, Load) and not self.inside(self.buffers[x.tensor], x.index):
                 return True
             stack.extend(children(x))
         return False
@@ -671,6 +695,23 @@ _FLOAT_INTRINSICS = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs",
     "copysign": "copysign",
 }  # fmt: skip
+
+
+def _certain(e: Expr, known: dict[Expr, frozenset[Expr]]) -> frozenset[Expr]:
+    """What is computed whenever `e` is."""
+    if e not in known:
+        parts = [_certain(c, known) for c in children(e)]
+        if isinstance(e, Select):
+            parts = [parts[0], parts[1] & parts[2]]
+        known[e] = frozenset({e}).union(*parts)
+    return known[e]
+
+
+def _is_data(e: Expr) -> bool:
+    """Whether an index expression depends on values that may be anything: then it may wrap around."""
+    if isinstance(e, Call) and e.op == "checked":
+        return False
+    return isinstance(e, Load) or any(_is_data(c) for c in children(e))
 
 
 def is_zero(v: Value) -> bool:
