@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 
 import numpy as np
@@ -88,48 +89,52 @@ class RoiAlign(Op):
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
         buffers = program_buffers(inputs, outputs)
         x, rois, batch, y = (Tensor(b.name, b.dtype, b.shape) for b in buffers)
-        acc, (images, _, h, w) = wide(x.dtype), x.shape
-        image = register("image", I64)
-        total = register("total", acc)
-        sides = [_Side(n, acc) for n in ("h", "w")]
-        body: list[Stmt] = [put(image, s.call("checked", s.cast(batch[ROI], I64), s.const(images)))]
-        for side, column, bins in zip(sides, (1, 0), (self.height, self.width)):
-            first, last = (
-                s.cast(rois[ROI, n], acc) * self.scale - (0.5 if self.shift else 0.0)
-                for n in (column, column + 2)
-            )
-            size = last - first if self.shift else s.maximum(last - first, 1.0)
-            body += [put(side.start, first), put(side.bin, size / float(bins))]
-            count = s.const(self.sampling) if self.sampling else s.cast(s.call("ceil", get(side.bin)), I64)
-            body.append(put(side.count, count))
-        where = [side.sample(p, i) for side, p, i in zip(sides, (PH, PW), (IY, IX))]
-        corners = [
-            s.cast(x[get(image), C, row, column], acc) * (a * b)
-            for row, a in sides[0].neighbours(h)
-            for column, b in sides[1].neighbours(w)
-        ]
-        best = corners[0]
-        for corner in corners[1:]:
-            best = best + corner if self.mode == "avg" else s.maximum(best, corner)
-        found = s.both(*(side.found(extent) for side, extent in zip(sides, (h, w))))
-        value = s.select(found, best, s.const(0, acc))
-        combined = get(total) + value if self.mode == "avg" else s.maximum(get(total), value)
-        samples = s.maximum(get(sides[0].count), 0) * s.maximum(get(sides[1].count), 0)
-        start = (
-            s.const(0, acc)
-            if self.mode == "avg"
-            else s.select(s.eq(samples, 0), s.const(0, acc), s.lowest(acc))
+        acc, average = wide(x.dtype), self.mode == "avg"
+        image, total = register("image", I64), register("total", acc)
+        rows, columns = sides = _Side("h", acc), _Side("w", acc)
+        zero = s.const(0, acc)
+        value = self._sample(x, get(image), rows, columns)
+        combined = get(total) + value if average else s.maximum(get(total), value)
+        samples = s.maximum(get(rows.count), 0) * s.maximum(get(columns.count), 0)
+        start = zero if average else s.select(s.eq(samples, 0), zero, s.lowest(acc))
+        result = get(total) / s.cast(s.maximum(samples, 1), acc) if average else get(total)
+        inner = loop("ix", get(columns.count), columns.sample(PW, IX), put(total, combined))
+        one_bin = (
+            put(total, start),
+            loop("iy", get(rows.count), rows.sample(PH, IY), inner),
+            Store(y.name, (ROI, C, PH, PW), s.cast(result, y.dtype)),
         )
-        inner = loop("ix", get(sides[1].count), where[1], put(total, combined))
-        sampling = loop("iy", get(sides[0].count), where[0], inner)
-        result: Expr = get(total)
-        if self.mode == "avg":
-            result = result / s.cast(s.maximum(samples, 1), acc)
-        store = Store(y.name, (ROI, C, PH, PW), s.cast(result, y.dtype))
-        bins_nest = nest(("ph", "pw"), y.shape[2:], [put(total, start), sampling, store], "serial")
+        body = (
+            put(image, s.call("checked", s.cast(batch[ROI], I64), s.const(x.shape[0]))),
+            *self._measure(rows, rois, 1, self.height),
+            *self._measure(columns, rois, 0, self.width),
+            *nest(("ph", "pw"), y.shape[2:], one_bin, "serial"),
+        )
         registers = [image, total, *(r for side in sides for r in side.registers)]
-        steps = nest(("roi", "c"), y.shape[:2], [allocated(registers, *body, *bins_nest)])
+        steps = nest(("roi", "c"), y.shape[:2], [allocated(registers, *body)])
         return Program(self.name, tuple(buffers), steps)
+
+    def _measure(self, side: _Side, rois: Tensor, column: int, bins: int) -> tuple[Stmt, ...]:
+        """Start, bin size and samples per bin of one axis, from the region's columns `column` and `column` + 2."""
+        acc = side.at.dtype
+        first, last = (
+            s.cast(rois[ROI, n], acc) * self.scale - (0.5 if self.shift else 0.0)
+            for n in (column, column + 2)
+        )
+        size = last - first if self.shift else s.maximum(last - first, 1.0)
+        count = s.const(self.sampling) if self.sampling else s.cast(s.call("ceil", get(side.bin)), I64)
+        return put(side.start, first), put(side.bin, size / float(bins)), put(side.count, count)
+
+    def _sample(self, x: Tensor, image: Expr, rows: _Side, columns: _Side) -> Expr:
+        """Sum or maximum of the weighted neighbours; zero further than 1 outside of x."""
+        acc, (h, w) = rows.at.dtype, x.shape[2:]
+        corners = [
+            s.cast(x[image, C, row, column], acc) * (a * b)
+            for row, a in rows.neighbours(h)
+            for column, b in columns.neighbours(w)
+        ]
+        value = reduce(lambda a, b: a + b if self.mode == "avg" else s.maximum(a, b), corners)
+        return s.select(s.both(rows.found(h), columns.found(w)), value, s.const(0, acc))
 
 
 class _Side:
