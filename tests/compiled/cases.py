@@ -1,0 +1,68 @@
+"""Operator cases as kernels: every node of a case, by every algorithm that fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from burnish.compiler.ir.graph import Graph
+from burnish.compiler.kernel_task import KernelTask
+from burnish.compiler.ops.fused import expression
+from burnish.compiler.target import get_target
+
+from ..ops.case import Case, assert_outputs, build_graph
+from .kernels import build, execute, expr_tasks, load, loops_task
+
+ORDER_OF_SUMS = 8.0
+"""Widens the tolerance: sums are taken in another order than numpy takes them, with fused multiply-adds."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One node of a case: its tasks by algorithm and the values that it reads and makes."""
+
+    tasks: dict[str, KernelTask]
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+
+    def algorithm(self, wanted: str) -> str:
+        return wanted if wanted in self.tasks else next(iter(self.tasks))
+
+
+def pieces(graph: Graph, target: str) -> list[Piece]:
+    """The graph's nodes in order, each a kernel of its own."""
+    found = []
+    for n, node in enumerate(graph.nodes):
+        types = graph.input_types(node)
+        name = f"k{n}"
+        if node.op.has("loops"):
+            tasks = {"loops": loops_task(name, node.op.loops(types, graph.output_types(node)), target)}
+        else:
+            tasks = expr_tasks(name, expression(node.op, types), target)
+        found.append(Piece(tasks, node.reads, node.outputs))
+    return found
+
+
+def check_compiled(case: Case, target: str) -> None:
+    """Runs the case's kernels by every algorithm, with guard pages on either side, against the reference."""
+    graph = build_graph(case)
+    todo = pieces(graph, target)
+    builds = {
+        (n, algorithm): build(task, f"k{n}_{algorithm}")
+        for n, piece in enumerate(todo)
+        for algorithm, task in piece.tasks.items()
+    }
+    code = load(list(builds.values()), get_target(target))
+    inputs = dict(zip(graph.inputs, (a for a in case.arrays() if a is not None)))
+    for algorithm in dict.fromkeys(a for piece in todo for a in piece.tasks):
+        for at_end in (True, False):
+            values: dict[str, np.ndarray] = {**graph.constants, **inputs}
+            for n, piece in enumerate(todo):
+                built = builds[n, piece.algorithm(algorithm)]
+                outputs = execute(built, code, [values[v] for v in piece.reads], at_end=at_end)
+                for name, array in zip(piece.makes, outputs):  # templates drop and fuse axes
+                    values[name] = array.reshape(graph.types[name].dims)
+            try:
+                assert_outputs(case, [values[o] for o in graph.outputs], ORDER_OF_SUMS)
+            except AssertionError as error:
+                raise AssertionError(f"{algorithm} on {target}, at_end={at_end}: {error}") from None

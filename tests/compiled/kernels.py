@@ -1,0 +1,123 @@
+"""Kernels of one operator or expression: built for a target and executed in this process between guard pages."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from burnish.compiler.codegen.llvm import KernelCode, LoadedCode, generate, object_code
+from burnish.compiler.ir.expr import TensorExpr
+from burnish.compiler.ir.loops import Program
+from burnish.compiler.kernel_task import DefaultConfig, KernelTask
+from burnish.compiler.lower.lower import finish, scheduled
+from burnish.compiler.target import TARGETS, Target, get_target, host
+from burnish.compiler.templates.registry import TEMPLATES
+from burnish.errors import RunError
+
+from .guarded import GuardedMemory
+
+
+def runnable_targets() -> list[str]:
+    """host, and the named targets that this CPU runs."""
+    return ["host", *(t.name for t in TARGETS.values() if set(t.features) <= set(host().features))]
+
+
+@dataclass(frozen=True)
+class Build:
+    """Two stages of one task's code: as the template built it, and as machine code."""
+
+    scheduled: Program
+    lowered: Program
+    code: KernelCode
+
+
+def expr_tasks(name: str, expr: TensorExpr, target: str, threads: int = 2) -> dict[str, KernelTask]:
+    """The task of an expression by algorithm, for every template that fits."""
+    task = KernelTask(name, expr, (), frozenset(), "", get_target(target), threads)
+    found = {a: replace(task, algorithm=a) for a, template in TEMPLATES.items() if template.matches(task)}
+    return found
+
+
+def loops_task(name: str, program: Program, target: str, threads: int = 2) -> KernelTask:
+    renamed = replace(program, name=name)
+    return KernelTask(name, None, (), frozenset(), "loops", get_target(target), threads, renamed)
+
+
+def build(task: KernelTask, symbol: str) -> Build:
+    program = replace(scheduled(task, DefaultConfig()), name=symbol)
+    lowered = finish(program, has_f16c="f16c" in task.target.features)
+    return Build(program, lowered, generate(lowered, task.target))
+
+
+def load(builds: Sequence[Build], target: Target) -> LoadedCode:
+    return LoadedCode([object_code(b.code, target) for b in builds], target)
+
+
+_BARRIER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
+_KERNEL = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32
+)
+
+
+class _Call(ctypes.Structure):
+    _fields_ = [
+        ("buffers", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p),
+        ("scratch_stride", ctypes.c_int64),
+        ("next_weights", ctypes.c_void_p),
+        ("next_weights_size", ctypes.c_int64),
+        ("barrier", _BARRIER),
+        ("gang", ctypes.c_void_p),
+        ("workers", ctypes.c_int32),
+    ]
+
+
+def ranges(tasks: int, whole: bool) -> list[tuple[int, int, int]]:
+    """(begin, end, worker): the whole range at once, or cut into uneven pieces from the last to the first."""
+    if whole or tasks < 2:
+        return [(0, tasks, 0)]
+    cuts = sorted({0, 1, tasks // 3, tasks // 3 + 1, tasks - 1, tasks} & set(range(tasks + 1)))
+    pieces = [(a, b, n % 2) for n, (a, b) in enumerate(zip(cuts, cuts[1:]))]
+    return pieces[::-1]
+
+
+def execute(
+    built: Build, code: LoadedCode, inputs: Sequence[np.ndarray], *, at_end: bool
+) -> tuple[np.ndarray, ...]:
+    """Runs all steps; returns the params that are no inputs. RunError where a step reports an error.
+
+    With `at_end` the guard pages stand directly behind every buffer and each step runs as one range; without,
+    directly before it, and the range is cut into pieces that run backwards on two workers.
+    """
+    program = built.lowered
+    memories: list[GuardedMemory] = []
+
+    def take(nbytes: int, align: int) -> GuardedMemory:
+        memories.append(GuardedMemory(nbytes, at_end, align))
+        return memories[-1]
+
+    params = [take(b.nbytes, b.dtype.bytes) for b in program.params]
+    for memory, array in zip(params, inputs):
+        memory.fill(array)
+    temps = [take(b.nbytes, 64) for b in program.temps]
+    stride = -(-max(s.scratch for s in built.code.steps) // 64) * 64 if built.code.steps else 0
+    scratch = take(2 * stride, 64)
+    pointers = (ctypes.c_void_p * (len(params) + len(temps)))(*(m.address for m in (*params, *temps)))
+    call = _Call(
+        ctypes.addressof(pointers), scratch.address, stride, None, 0, _BARRIER(lambda call, worker: None), None, 1
+    )
+    for step in built.code.steps:
+        kernel = _KERNEL(code.address(step.symbol))
+        for begin, end, worker in ranges(step.tasks, at_end or program.gang) if step.tasks else ():
+            if kernel(ctypes.addressof(call), begin, end, worker):
+                raise RunError(f"kernel {step.symbol}: index out of range")
+    assert all(m.slack_is_untouched() for m in memories), "bytes beside a buffer were written"
+    outputs = tuple(
+        memory.read(b.dtype.numpy, b.shape)
+        for memory, b in list(zip(params, program.params))[len(inputs) :]
+    )
+    for memory in memories:
+        memory.close()
+    return outputs
