@@ -72,7 +72,7 @@ def params(task: KernelTask, cfg: Config) -> Params:
     best = _rank_tiles(acc, roles, extents, task.target)
     tile = cfg.choose("tile", best[:64], best[0])
     assert acc.reduce is not None
-    block = tuple((a.name, b) for a in acc.reduce.axes if (b := _channel_block(acc, a.name)) > 1)
+    block = tuple((a, b) for a in roles.sums if (b := _channel_block(acc, a)) > 1)
     reduction, unrolled = _reduction_order(acc, roles, extents, dict(tile), dict(block))
     outer = {axis: -(-extents[axis] // size) for axis, size in tile}
     tasks = math.prod(outer.get(a, 1) for a in (roles.column, *roles.pixels[1:]) if a)
@@ -151,6 +151,8 @@ def _expression(task: KernelTask) -> TensorExpr | None:
     if len(reduces) != 1 or reduces[0].reduce.op.startswith("arg"):  # type: ignore[union-attr]
         return None
     anchor = reduces[0]
+    if any(a.extent == 0 for a in anchor.all_axes):
+        return None
     if any(st.name not in expr.outputs or st.shape != anchor.shape for st in others):
         return None
     names = [a.name for a in anchor.axes]
@@ -378,7 +380,7 @@ def _channel_block(acc: Stage, axis: str) -> int:
         if (
             isinstance(e, Binary)
             and e.op == "floordiv"
-            and axis in s.variables(e.a)
+            and s.variables(e.a) == {axis}
             and isinstance(e.b, s.Const)
         ):
             return int(e.b.value)
