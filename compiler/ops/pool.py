@@ -249,6 +249,8 @@ class _GlobalPool(Op, abstract=True):
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
         if x.rank < 2 or not x.dtype.is_float:
             raise ModelError(f"input {x}: expected floats with batch and channels")
+        if self.attributes().get("p", 1) < 1:
+            raise ModelError("p must be positive")
         return (TensorType(x.dtype, (*x.dims[:2], *(1,) * (x.rank - 2))),)
 
     def _reduce(self, b: ExprBuilder, x: Tensor, op: str, acc: DType, value: Value = same) -> Tensor:

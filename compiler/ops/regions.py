@@ -115,7 +115,7 @@ class RoiAlign(Op):
         return Program(self.name, tuple(buffers), steps)
 
     def _measure(self, side: _Side, rois: Tensor, column: int, bins: int) -> tuple[Stmt, ...]:
-        """Start, bin size and samples per bin of one axis, from the region's columns `column` and `column` + 2."""
+        """Start, bin size and samples per bin of one axis, whose edges stand in `column` and `column` + 2."""
         acc = side.at.dtype
         first, last = (
             s.cast(rois[ROI, n], acc) * self.scale - (0.5 if self.shift else 0.0)

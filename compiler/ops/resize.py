@@ -224,6 +224,8 @@ class Resize(Op):
 
     def table(self, axis: int, size: int) -> tuple[np.ndarray, np.ndarray]:
         """(elements, weights), each (outputs, taps), for an axis of `size` elements; -1 is outside."""
+        if not self.sizes[axis]:
+            return np.zeros((0, 1), np.int64), np.zeros((0, 1))
         at = self._positions(axis, size)
         if self.mode == "nearest":
             place = np.clip(self._nearest(at, self.scales[axis]), 0, max(size - 1, 0))[:, None]

@@ -88,7 +88,7 @@ def conv_transpose(c: NodeContext, x: str, w: str, bias: str | None = None) -> t
         pads = (0,) * 2 * rank if auto_pad == "VALID" else v.pads
         begins = pads[:rank]
         sizes = tuple(f - p - q for f, p, q in zip(full, pads[:rank], pads[rank:]))
-    if len(sizes) != rank or min(sizes) < 0:
+    if len(sizes) != rank or min(sizes, default=-1) < 0:
         raise ModelError(f"{c.label}: its output would have the spatial sizes {list(sizes)}; check pads")
     op = ConvTranspose(v.strides, begins, v.dilations, sizes, c.attr("group", 1))
     return c.emit(op, x, w, bias)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...compiler.ir.types import dtype_by_code
+from ...compiler.ir.types import F32
 from ...compiler.ops.normalization import (
     LRN,
     BatchNormalization,
@@ -13,6 +13,7 @@ from ...compiler.ops.normalization import (
     RMSNormalization,
 )
 from .registry import NodeContext, onnx
+from .rules_quantize import dtype_attribute
 
 
 @onnx("BatchNormalization")
@@ -28,7 +29,8 @@ def batch_normalization(c: NodeContext, x: str, *params: str) -> tuple[str, ...]
 
 @onnx("InstanceNormalization")
 def instance_normalization(c: NodeContext, x: str, scale: str, bias: str) -> tuple[str, ...]:
-    channels = c.type(x).dims[1]
+    type = c.type(x)
+    channels = type.dims[1] if type.rank > 1 else 1
     return c.emit(GroupNormalization(max(channels, 1), c.attr("epsilon", 1e-5)), x, scale, bias)
 
 
@@ -39,7 +41,8 @@ def group_normalization(c: NodeContext, x: str, scale: str, bias: str) -> tuple[
 
 @onnx("LayerNormalization", since=17)
 def layer_normalization(c: NodeContext, x: str, scale: str, bias: str | None = None) -> tuple[str, ...]:
-    statistics = dtype_by_code(c.attr("stash_type", 1)).name if c.wants(1) or c.wants(2) else ""
+    stash = dtype_attribute(c, "stash_type", F32)
+    statistics = stash.name if c.wants(1) or c.wants(2) else ""
     return c.emit(LayerNormalization(c.attr("axis", -1), c.attr("epsilon", 1e-5), statistics), x, scale, bias)
 
 

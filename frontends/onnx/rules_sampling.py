@@ -42,8 +42,10 @@ def roi_align(c: NodeContext, x: str, rois: str, batch: str) -> tuple[str, ...]:
 
 @onnx("MaxRoiPool")
 def max_roi_pool(c: NodeContext, x: str, rois: str) -> tuple[str, ...]:
-    height, width = c.required("pooled_shape")
-    return c.emit(MaxRoiPool(height, width, c.attr("spatial_scale", 1.0)), x, rois)
+    bins = tuple(c.required("pooled_shape"))
+    if len(bins) != 2:
+        raise ModelError(f"{c.label}: pooled_shape {list(bins)} has {len(bins)} entries, expected 2")
+    return c.emit(MaxRoiPool(*bins, c.attr("spatial_scale", 1.0)), x, rois)
 
 
 @onnx("MaxUnpool", since=9)
