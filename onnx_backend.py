@@ -131,7 +131,8 @@ class BurnishBackend(Backend):
             for n, a in zip(names, inputs, strict=True)
         ]
         outputs = []
-        for n, (dtype, shape) in zip(node.output, outputs_info or [(None, ())] * len(node.output)):
+        unknown: list[Any] = [(None, ())] * len(node.output)
+        for n, (dtype, shape) in zip(node.output, outputs_info or unknown):
             if dtype is None:
                 outputs.append(onnx.ValueInfoProto(name=n))
             else:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -86,7 +87,7 @@ def host() -> Target:
             "this CPU lacks SSE4.2: Burnish has no target for it; compile with --target for another machine"
         )
     best = max(fitting, key=lambda t: t.vector_bits)
-    caches = {f"l{level}": size for level, size in _caches().items()}
+    caches: dict[str, Any] = {f"l{level}": size for level, size in _caches().items()}
     return replace(best, name="host", cpu=llvm.get_host_cpu_name(), **caches)
 
 

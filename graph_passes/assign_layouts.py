@@ -126,7 +126,7 @@ def _packed_recurrence(state: _State, node: Node) -> Node:
     """An LSTM's time loop with constant weights streams them packed."""
     op, graph = node.op, state.graph
     assert isinstance(op, LstmRecurrence)
-    weights = node.inputs[1]
+    weights = node.reads[1]
     extras = node.inputs[4:]
     f32 = graph.types[node.reads[0]].dtype is F32
     if not f32 or weights not in graph.constants or any(e is not None for e in extras):

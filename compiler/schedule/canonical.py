@@ -142,7 +142,9 @@ def _all_nodes(e: Expr) -> list[Expr]:
     return found
 
 
-def _without_overlap(tensor_pairs: set[Pair], expr: TensorExpr, axis_pairs: dict[str, set[tuple[str, str]]]):
+def _without_overlap(
+    tensor_pairs: set[Pair], expr: TensorExpr, axis_pairs: dict[str, set[tuple[str, str]]]
+) -> tuple[set[Pair], dict[str, set[tuple[str, str]]]] | None:
     """One axis pair of one stage and everything that must be fused with it; None if nothing can be fused."""
     for st in expr.stages:
         for pair in sorted(axis_pairs[st.name], key=lambda p: p):
@@ -167,8 +169,7 @@ def _spread(expr, stage_pairs, dims_pairs, axis_pairs, tensor_pairs) -> bool:
             for tensor, index in accesses:
                 for d in range(len(index) - 1):
                     a, b = index[d], index[d + 1]
-                    named = isinstance(a, Var) and isinstance(b, Var)
-                    pair = (a.name, b.name) if named else None
+                    pair = (a.name, b.name) if isinstance(a, Var) and isinstance(b, Var) else None
                     if pair in mine and (tensor, d) not in dims_pairs:
                         dims_pairs.add((tensor, d))
                         grown = True

@@ -56,7 +56,8 @@ def split_axes(stage: Stage, layout: Layout) -> tuple[tuple[Axis, ...], dict[str
 
 
 def _stage(st: Stage, layouts: Mapping[str, Layout], shapes: Mapping[str, tuple[int, ...]]) -> Stage:
-    axes, values = st.axes, {}
+    axes: tuple[Axis, ...] = st.axes
+    values: dict[str, Expr] = {}
     if st.name in layouts:
         axes, values = split_axes(st, layouts[st.name])
     ranges = {a.name: (0, max(a.extent - 1, 0)) for a in (*axes, *(st.reduce.axes if st.reduce else ()))}

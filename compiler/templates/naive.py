@@ -58,8 +58,8 @@ def _one(sch: Schedule, nest: Nest, p: Params) -> None:
     last = nest.loops[-1]
     if last.extent > 1 and p.lanes > 1:
         lanes = min(p.lanes, 1 << (last.extent - 1).bit_length())
-        outer, inner = f"{last.var}_vo", f"{last.var}_v"
-        sch.split(last.var, lanes, outer, inner, within=[nest.label])
+        whole, inner = f"{last.var}_vo", f"{last.var}_v"
+        sch.split(last.var, lanes, whole, inner, within=[nest.label])
         sch.annotate("vector", inner, within=[nest.label])
         split_tasks(sch, nest, p.grain)
     else:

@@ -59,7 +59,7 @@ def _loop(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
         for values, value in zip(scanned, results[1 + len(carried) :]):
             values.append(value)
         step += 1
-    c.g.begin(name)
+    importer.g.begin(name)
     return carried + [_stack(c, values, 0) for values in scanned]
 
 
@@ -76,7 +76,7 @@ def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
     _check_iterations(c, length)
     scanned: list[list[str | None]] = [[] for _ in range(outputs)]
     for step in range(length):
-        c.g.begin(f"{name}/{step}")
+        importer.g.begin(f"{name}/{step}")
         parts = [
             _element(c, value, axis, length - 1 - step if back else step)
             for value, axis, back in zip(scans, axes, backward)
@@ -85,7 +85,7 @@ def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
         states = results[: len(states)]
         for values, value in zip(scanned, results[len(states) :]):
             values.append(value)
-    c.g.begin(name)
+    importer.g.begin(name)
     to_axes = _per_value(c, "scan_output_axes", outputs)
     reverse = _per_value(c, "scan_output_directions", outputs)
     return states + [_stack(c, v[::-1] if back else v, a) for v, a, back in zip(scanned, to_axes, reverse)]
