@@ -1,4 +1,4 @@
-"""Neural-network operators whose attributes or shapes do not fit: one line, a typed error, the node's name in it."""
+"""Neural-network operators whose attributes or shapes do not fit: a typed error that names the node."""
 
 from __future__ import annotations
 
