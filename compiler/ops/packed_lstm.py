@@ -75,9 +75,9 @@ class PackedLstm(LstmRecurrence):
         at = s.select(odd, first + last - 1 - BLOCK, BLOCK)
         tile = loop("block", last, loop("b", batch, *self._tile(o, at, parts)), begin=first)
         time = loop("t", steps, tile, Barrier("gang"))
-        return Program(self.name, params, (self._initial(o), time), (state,), gang=True)
+        return Program(self.name, params, (self._packed_initial(o), time), (state,), gang=True)
 
-    def _initial(self, o: dict[str, Tensor]) -> Stmt:
+    def _packed_initial(self, o: dict[str, Tensor]) -> Stmt:
         """h and c before the first step; by one worker."""
         _, batch, hidden = o["y"].shape
         j = Var("j")
@@ -114,7 +114,7 @@ class PackedLstm(LstmRecurrence):
         cells = loop(
             "part",
             parts,
-            loop("lane", lanes, If(inside, self._cell(o, sums, time, unit)), kind="vector"),
+            loop("lane", lanes, If(inside, self._packed_cell(o, sums, time, unit)), kind="vector"),
             kind="unroll",
         )
         body = (
@@ -124,7 +124,7 @@ class PackedLstm(LstmRecurrence):
         )
         return (Alloc(acc, body),)
 
-    def _cell(self, o: dict[str, Tensor], sums: Tensor, time: Expr, unit: Expr) -> tuple[Stmt, ...]:
+    def _packed_cell(self, o: dict[str, Tensor], sums: Tensor, time: Expr, unit: Expr) -> tuple[Stmt, ...]:
         i, output, f, g = (sums[PART, n, LANE] for n in range(GATES))
         apply = self._apply
         gate_in = apply(0, i)
