@@ -19,8 +19,9 @@ from .graph_passes.assign_layouts import assign_layouts
 from .graph_passes.fold import fold
 from .graph_passes.fuse import fuse
 from .graph_passes.make_plan import make_plan
-from .graph_passes.make_tasks import is_view, task_of
+from .graph_passes.make_tasks import task_of
 from .graph_passes.simplify import simplify
+from .graph_passes.views import find_views
 from .kernel_cache import KernelStore
 from .module import Module, load
 
@@ -52,10 +53,9 @@ def compile(
     workers = threads or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
     graph = optimise(graph, machine, workers, log)
+    copies = find_views(graph).skipped
     tasks = {
-        n: task_of(graph, node, machine, workers)
-        for n, node in enumerate(graph.nodes)
-        if not is_view(graph, node)
+        n: task_of(graph, node, machine, workers) for n, node in enumerate(graph.nodes) if n not in copies
     }
     kernels = KernelStore(enabled=cache).build_all(tasks, log.watch(pick_config), progress)
     packed = make_plan(graph, kernels, {n: flops(task) for n, task in tasks.items()}, machine)

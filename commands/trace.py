@@ -16,7 +16,8 @@ from ..debug import Log
 from ..errors import InputError
 from ..frontends.onnx.check import load as read_model
 from ..frontends.onnx.importer import import_onnx
-from ..graph_passes.make_tasks import is_view, task_of
+from ..graph_passes.make_tasks import task_of
+from ..graph_passes.views import is_view
 from ..pipeline import optimise, passes
 from .options import THREADS, model_options
 from .samples import SAMPLES, sample

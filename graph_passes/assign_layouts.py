@@ -16,7 +16,7 @@ from ..compiler.ops.base import Op
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.matmul import MatMul
-from ..compiler.ops.movement import BlockedFlatten, Identity, Reshape
+from ..compiler.ops.movement import BlockedFlatten, Concat, Identity, Reshape
 from ..compiler.ops.packed_lstm import PackedLstm, pack_weights
 from ..compiler.ops.recurrence import LstmRecurrence
 from ..compiler.target import Target
@@ -160,6 +160,9 @@ def _output_layout(graph: Graph, node: Node, layouts: dict[str, Layout], block: 
         for v in node.reads
         if v in layouts and graph.types[v].rank == result.rank and graph.types[v].dims[1] == channels
     ]
+    if isinstance(anchor, Concat) and len(node.op.graph.nodes) == 1:  # type: ignore[attr-defined]
+        whole = all(v in layouts and graph.types[v].dims[1] % block == 0 for v in node.reads)
+        return blocked if whole and anchor.axis == 1 else None
     kind = kind_of(expression(node.op, graph.input_types(node)))
     if not same_channels or kind == "map" or kind == "rows":
         return None

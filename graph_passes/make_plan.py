@@ -12,8 +12,8 @@ from ..compiler.ir.graph import Graph
 from ..compiler.ir.plan import BufferRef, Copy, KernelCall, Plan, PlanIO
 from ..compiler.ir.types import TensorType
 from ..compiler.target import Target
-from .make_tasks import is_view
 from .plan_memory import ALIGNMENT, Lifetime, plan_memory
+from .views import find_views
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ def make_plan(
     """`kernels` and `costs` (floating-point operations) by position of the node in the graph; views need
     none.
     """
-    roots = _roots(graph)
+    places = find_views(graph).places
+    roots = {v: owner for v, (owner, _) in places.items()}
     outputs = {}  # root value → output index, for those that are written straight into the output's memory
     for i, value in enumerate(graph.outputs):
         root = roots[value]
@@ -40,15 +41,15 @@ def make_plan(
     weights, weight_offsets = _pack_weights(graph, kernels, roots)
 
     def ref(value: str) -> BufferRef:
-        root = roots[value]
-        nbytes = graph.types[root].nbytes
+        root, offset = places[value]
+        nbytes = graph.types[value].nbytes
         if root in weight_offsets:
-            return BufferRef.weights(weight_offsets[root], nbytes)
+            return BufferRef.weights(weight_offsets[root] + offset, nbytes)
         if root in graph.inputs:
-            return BufferRef.input(graph.inputs.index(root), nbytes)
+            return BufferRef.input(graph.inputs.index(root), nbytes, offset)
         if root in outputs:
-            return BufferRef.output(outputs[root], nbytes)
-        return BufferRef.arena(offsets[root], nbytes)
+            return BufferRef.output(outputs[root], nbytes, offset)
+        return BufferRef.arena(offsets[root] + offset, nbytes)
 
     steps: list[KernelCall | Copy] = []
     for n, node in enumerate(graph.nodes):
@@ -77,7 +78,7 @@ def make_plan(
                 )
     for i, value in enumerate(graph.outputs):
         source = ref(value)
-        if (source.space, source.index) != ("out", i):
+        if source.place != BufferRef.output(i, source.nbytes).place:
             steps.append(Copy(source, BufferRef.output(i, source.nbytes), value))
     ios = [
         tuple(PlanIO(v, TensorType(graph.types[v].dtype, graph.types[v].shape)) for v in vs)
@@ -94,15 +95,6 @@ def make_plan(
         tuple(steps),
     )
     return Packed(plan, weights)
-
-
-def _roots(graph: Graph) -> dict[str, str]:
-    """The value whose memory each value lives in."""
-    roots = {v: v for v in graph.types}
-    for node in graph.nodes:
-        if is_view(graph, node):
-            roots[node.outputs[0]] = roots[node.reads[0]]
-    return roots
 
 
 def _place(

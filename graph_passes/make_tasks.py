@@ -9,21 +9,8 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
 from ..compiler.kernel_task import KernelTask
 from ..compiler.ops.fused import FusedOp, expression
-from ..compiler.ops.movement import BlockedFlatten, Identity, Reshape
 from ..compiler.target import Target
 from ..compiler.templates.registry import algorithms
-
-
-def is_view(graph: Graph, node: Node) -> bool:
-    """The output is the input's memory under another shape."""
-    if isinstance(node.op, BlockedFlatten):
-        return str(graph.types[node.reads[0]].layout) == node.op.layout
-    if not isinstance(node.op, (Reshape, Identity)):
-        return False
-    source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]
-    if source.layout is None and result.layout is None:
-        return True
-    return source.layout == result.layout and source.shape == result.shape
 
 
 def task_of(
@@ -37,7 +24,17 @@ def task_of(
         name = kernel_name(node, graph)
         results = graph.output_types(node)
         task = KernelTask(
-            name, None, (), frozenset(), "loops", target, threads, replace(program, name=name), node.op, types, results
+            name,
+            None,
+            (),
+            frozenset(),
+            "loops",
+            target,
+            threads,
+            replace(program, name=name),
+            node.op,
+            types,
+            results,
         )
         return replace(task, algorithm=algorithm or next(iter(algorithms(task)), "loops"))
     expr = expression(node.op, types)
@@ -55,7 +52,9 @@ def task_of(
 def _same_memory(graph: Graph, node: Node, value: str) -> Layout | None:
     """A plain (n, c, 1, 1) written from blocked inputs may as well be blocked: the bytes are the same."""
     result = graph.types[value]
-    layout = next((t.layout for t in graph.input_types(node) if t and t.layout and t.rank == result.rank), None)
+    layout = next(
+        (t.layout for t in graph.input_types(node) if t and t.layout and t.rank == result.rank), None
+    )
     if value not in node.outputs or layout is None or result.rank < 3 or result.dtype.bytes != 4:
         return None
     whole = all(d == 1 for d in result.dims[2:]) and result.dims[1] % layout.block_of(1) == 0

@@ -1,0 +1,124 @@
+"""Values that are parts of others' memory: reshapes, slices and concatenations that are addresses, not copies.
+
+reshape(x), flatten(x)       x's memory
+slice(x) of whole outer rows a part of x's memory
+concat(a, b) along outer rows  a and b are written straight into their parts of the result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..compiler.ir.graph import Graph, Node
+from ..compiler.ir.types import TensorType
+from ..compiler.ops.fused import FusedOp
+from ..compiler.ops.movement import BlockedFlatten, Concat, Identity, Reshape, Slice
+from .plan_memory import ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Views:
+    """`skipped`: positions of the nodes that need no kernel; `places`: value → (value that owns memory, byte offset)."""
+
+    skipped: frozenset[int]
+    places: Mapping[str, tuple[str, int]]
+
+
+def find_views(graph: Graph) -> Views:
+    parents: dict[str, tuple[str, int]] = {}
+    skipped: set[int] = set()
+    written = {o for node in graph.nodes for o in node.outputs}
+    for n, node in enumerate(graph.nodes):
+        inner = _only(node)
+        if is_view(graph, node):
+            parents[node.outputs[0]] = (node.reads[0], 0)
+            skipped.add(n)
+        elif isinstance(inner, Slice) and (offset := _slice_offset(graph, node, inner)) is not None:
+            owner, base = _resolve(parents, node.reads[0])
+            if owner in graph.inputs or (base + offset) % ALIGNMENT == 0:
+                parents[node.outputs[0]] = (node.reads[0], offset)
+                skipped.add(n)
+        elif isinstance(inner, Concat) and (offsets := _concat_offsets(graph, node, inner)) is not None:
+            own = all(
+                v in written and v not in parents and v not in graph.outputs for v in node.reads
+            ) and len(set(node.reads)) == len(node.reads)
+            if own:
+                parents.update({v: (node.outputs[0], offset) for v, offset in zip(node.reads, offsets)})
+                skipped.add(n)
+    places = {v: _resolve(parents, v) for v in graph.types}
+    return Views(frozenset(skipped), places)
+
+
+def is_view(graph: Graph, node: Node) -> bool:
+    """The output is the whole input's memory under another shape."""
+    if isinstance(node.op, BlockedFlatten):
+        return str(graph.types[node.reads[0]].layout) == node.op.layout
+    if not isinstance(node.op, (Reshape, Identity)):
+        return False
+    source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]
+    if source.layout is None and result.layout is None:
+        return True
+    return source.layout == result.layout and source.shape == result.shape
+
+
+def _only(node: Node) -> object:
+    """The operator of a group of one."""
+    if isinstance(node.op, FusedOp) and len(node.op.graph.nodes) == 1:
+        return node.op.graph.nodes[0].op
+    return None
+
+
+def _resolve(parents: Mapping[str, tuple[str, int]], value: str) -> tuple[str, int]:
+    offset = 0
+    while value in parents:
+        value, step = parents[value]
+        offset += step
+    return value, offset
+
+
+def contiguous_along(type: TensorType, axis: int, sizes: list[int]) -> bool:
+    """Whether parts of these sizes along the axis lie one after the other in memory."""
+    if any(d != 1 for d in type.dims[:axis]):
+        return False
+    if type.layout is None:
+        return True
+    block = type.layout.block_of(axis)
+    return (
+        type.layout.order == tuple(range(type.rank))
+        and all(n % block == 0 for n in sizes)
+        and all(a == axis for a, _ in type.layout.blocks)
+    )
+
+
+def _row_bytes(type: TensorType, axis: int) -> int:
+    size = type.dtype.bytes
+    for d in type.dims[axis + 1 :]:
+        size *= d
+    return size
+
+
+def _concat_offsets(graph: Graph, node: Node, op: Concat) -> list[int] | None:
+    result = graph.types[node.outputs[0]]
+    sources = [graph.types[v] for v in node.reads]
+    sizes = [t.dims[op.axis] for t in sources]
+    if any(t.layout != result.layout for t in sources) or not contiguous_along(result, op.axis, sizes):
+        return None
+    offsets, position = [], 0
+    for n in sizes:
+        offsets.append(position)
+        position += n * _row_bytes(result, op.axis)
+    return offsets if all(o % ALIGNMENT == 0 for o in offsets) and all(sizes) else None
+
+
+def _slice_offset(graph: Graph, node: Node, op: Slice) -> int | None:
+    source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]
+    if source.layout != result.layout or result.size == 0 or any(step != 1 for step in op.steps):
+        return None
+    cut = [a for a in range(source.rank) if op.sizes[a] != source.dims[a]]
+    if len(cut) != 1:
+        return 0 if not cut else None
+    axis = cut[0]
+    if not contiguous_along(source, axis, [op.starts[axis], op.sizes[axis]]):
+        return None
+    return op.starts[axis] * _row_bytes(source, axis)
