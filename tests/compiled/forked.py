@@ -1,4 +1,4 @@
-"""Work in a forked child process, so that a crash of generated code is a failed item and not the end of the tests."""
+"""Work in a forked child process: a crash of generated code is a failed item and not the end of the tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIME_LIMIT = 120  # seconds for one item
 
 
 def run_forked(items: Sequence[T], work: Callable[[T], str | None]) -> list[str | None]:
-    """For every item what `work` returns (None: passed), a traceback, or how the child that worked on it died."""
+    """For every item what `work` returns (None: passed), a traceback, or how the child died on it."""
     results: list[str | None] = []
     while len(results) < len(items):
         results += _one_child(items[len(results) :], work)

@@ -1,10 +1,11 @@
-"""Kernels of one operator or expression: built for a target and executed in this process between guard pages."""
+"""Kernels of one operator or expression: built for a target, executed in this process between guard pages."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from burnish.compiler.codegen.llvm import KernelCode, LoadedCode, generate, object_code
@@ -56,9 +57,7 @@ def load(builds: Sequence[Build], target: Target) -> LoadedCode:
 
 
 _BARRIER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
-_KERNEL = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32
-)
+_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
 
 
 class _Call(ctypes.Structure):
@@ -79,7 +78,7 @@ def ranges(tasks: int, whole: bool) -> list[tuple[int, int, int]]:
     if whole or tasks < 2:
         return [(0, tasks, 0)]
     cuts = sorted({0, 1, tasks // 3, tasks // 3 + 1, tasks - 1, tasks} & set(range(tasks + 1)))
-    pieces = [(a, b, n % 2) for n, (a, b) in enumerate(zip(cuts, cuts[1:]))]
+    pieces = [(a, b, n % 2) for n, (a, b) in enumerate(pairwise(cuts))]
     return pieces[::-1]
 
 
@@ -106,7 +105,14 @@ def execute(
     scratch = take(2 * stride, 64)
     pointers = (ctypes.c_void_p * (len(params) + len(temps)))(*(m.address for m in (*params, *temps)))
     call = _Call(
-        ctypes.addressof(pointers), scratch.address, stride, None, 0, _BARRIER(lambda call, worker: None), None, 1
+        ctypes.addressof(pointers),
+        scratch.address,
+        stride,
+        None,
+        0,
+        _BARRIER(lambda call, worker: None),
+        None,
+        1,
     )
     for step in built.code.steps:
         kernel = _KERNEL(code.address(step.symbol))
@@ -115,8 +121,7 @@ def execute(
                 raise RunError(f"kernel {step.symbol}: index out of range")
     assert all(m.slack_is_untouched() for m in memories), "bytes beside a buffer were written"
     outputs = tuple(
-        memory.read(b.dtype.numpy, b.shape)
-        for memory, b in list(zip(params, program.params))[len(inputs) :]
+        memory.read(b.dtype.numpy, b.shape) for memory, b in list(zip(params, program.params))[len(inputs) :]
     )
     for memory in memories:
         memory.close()

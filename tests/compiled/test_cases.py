@@ -1,6 +1,6 @@
 """Every operator case as machine code for every target that this CPU runs, between guard pages."""
 
-from functools import lru_cache
+from functools import cache
 
 import pytest
 
@@ -17,7 +17,7 @@ def cases_by_operator() -> dict[str, list[Case]]:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def results(operator: str, target: str) -> dict[str, str | None]:
     """What became of every case of an operator, by id."""
     group = cases_by_operator()[operator]
