@@ -135,7 +135,8 @@ class Schedule:
         inner: dict[str, affine.Range] = {}
         for child in parent.children():
             for n in child.all_nests():
-                inner.update({lp.var: (0, lp.extent - 1) for lp in n.loops})
+                for lp in n.loops:
+                    inner[lp.var] = (0, max(lp.extent - 1, inner.get(lp.var, (0, 0))[1]))
         outer_of: list[Expr] | None = None
         extents = [1] * len(old.shape)
 
@@ -145,7 +146,7 @@ class Schedule:
                 form = affine.linear(e)
                 local = tuple((a, c) for a, c in form.terms if s.variables(a) & inner.keys())
                 rest = tuple((a, c) for a, c in form.terms if not s.variables(a) & inner.keys())
-                parts.append((affine.Linear(form.offset, rest).expr(), affine.Linear(0, local).expr()))
+                parts.append((affine.Linear(0, rest).expr(), affine.Linear(form.offset, local).expr()))
             return parts
 
         def shrink(index: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -8,9 +8,9 @@ from types import ModuleType
 
 from ...errors import InternalError
 from ..kernel_task import KernelTask
-from . import direct, naive, recurrence
+from . import direct, naive, recurrence, rows
 
-TEMPLATES: dict[str, ModuleType] = {"recurrence": recurrence, "direct": direct, "naive": naive}
+TEMPLATES: dict[str, ModuleType] = {"recurrence": recurrence, "direct": direct, "rows": rows, "naive": naive}
 
 
 def template(task: KernelTask) -> ModuleType:

@@ -1,0 +1,91 @@
+"""Axes that are only ever used divided become two axes, so that indices are linear.
+
+y[n, c] = x[n, c // 16, c % 16]  →  y[n, c0, c1] = x[n, c0, c1]     where c = 16·c0 + c1; same memory
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..ir import affine
+from ..ir import scalar as s
+from ..ir.expr import Axis, Reduce, Stage, TensorExpr
+from ..ir.scalar import Binary, Const, Expr, Load, Var
+
+SHORTEST = 8  # elements of an innermost axis
+
+
+def split_divided_axes(expr: TensorExpr) -> TensorExpr:
+    """The same computation with every axis split that some index divides by a factor of its extent."""
+    while True:
+        for st in expr.stages:
+            found = _divided(st)
+            if found is not None:
+                expr = _split(expr, st, *found)
+                break
+        else:
+            return expr
+
+
+def _divided(st: Stage) -> tuple[str, int] | None:
+    """An axis and the least factor that divides it. The innermost axis stays whole if vectors got too short."""
+    extents = {a.name: a.extent for a in st.all_axes}
+    if st.reduce and st.reduce.op.startswith("arg"):
+        extents = {a.name: a.extent for a in st.axes}
+    factors: dict[str, set[int]] = {}
+    for e in s.walk(st.body):
+        if (
+            isinstance(e, Binary)
+            and e.op in ("floordiv", "mod")
+            and isinstance(e.a, Var)
+            and isinstance(e.b, Const)
+        ):
+            factors.setdefault(e.a.name, set()).add(int(e.b.value))
+    for name, values in factors.items():
+        factor = min(values)
+        extent = extents.get(name, 0)
+        short = factor < SHORTEST and bool(st.axes) and name == st.axes[-1].name
+        if 1 < factor < extent and extent % factor == 0 and not short:
+            return name, factor
+    return None
+
+
+def _split(expr: TensorExpr, target: Stage, axis: str, factor: int) -> TensorExpr:
+    taken = {a.name for a in target.all_axes}
+    outer, inner = _fresh(f"{axis}_q", taken), _fresh(f"{axis}_m", taken)
+    extent = next(a.extent for a in target.all_axes if a.name == axis)
+    pair = (Axis(outer, extent // factor), Axis(inner, factor))
+    at = next((n for n, a in enumerate(target.axes) if a.name == axis), None)
+
+    def divided(e: Expr) -> Expr | None:
+        if not isinstance(e, Load) or e.tensor != target.name or at is None:
+            return None
+        i = e.index[at]
+        parts = (s.binary("floordiv", i, factor), s.binary("mod", i, factor))
+        return Load(e.tensor, (*e.index[:at], *parts, *e.index[at + 1 :]), e.type)
+
+    stages = []
+    for st in expr.stages:
+        if st.name == target.name:
+            st = _split_stage(st, axis, pair)
+        else:
+            body = s.transform(st.body, divided)
+            st = st if body is st.body else replace(st, body=affine.simplify(body, st.ranges()))
+        stages.append(st)
+    return replace(expr, stages=tuple(stages))
+
+
+def _split_stage(st: Stage, axis: str, pair: tuple[Axis, Axis]) -> Stage:
+    def replaced(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(p for a in axes for p in (pair if a.name == axis else (a,)))
+
+    value = Var(pair[0].name) * pair[1].extent + Var(pair[1].name)
+    reduce = Reduce(st.reduce.op, replaced(st.reduce.axes)) if st.reduce else None
+    new = Stage(st.name, st.dtype, replaced(st.axes), s.substitute(st.body, {axis: value}), reduce)
+    return replace(new, body=affine.simplify(new.body, new.ranges()))
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name

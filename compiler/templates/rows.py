@@ -1,0 +1,260 @@
+"""Reductions and what surrounds them, a row at a time: softmax, normalisations, sums along any axes, argmax.
+
+    for rows:                                   tasks
+        top = max over k of x[row, k]           16 lanes · several accumulators, then a tree of halves
+        powers[k] = exp(x[row, k] - top)        temporaries of one row stay in the first-level cache
+        total = sum over k of powers[k]
+        y[row, k] = powers[k] / total
+
+Stages share the axes ("rows") that all of them have and read each other at. Where memory is contiguous along
+a row axis (column sums, softmax over channels), vectors hold neighbouring rows; else they run along each
+stage's own best axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..ir import scalar as s
+from ..ir.expr import Reduce, Stage, TensorExpr
+from ..ir.loops import Program, Store
+from ..ir.scalar import Expr, Load, Var
+from ..kernel_task import Config, KernelTask
+from ..schedule.canonical import canonical
+from ..schedule.nest import Nest, nest_stores
+from ..schedule.rewrite_expr import split_reduction
+from ..schedule.schedule import Schedule
+from ..schedule.split_axes import split_divided_axes
+from ..target import Target
+from .access import Shapes, may_leave, operations, shapes_of, stage_cost, width
+from .common import prepared
+from .row_axes import Group, groups_of
+
+SMALL_TASK = 256  # elements below which the innermost row loop is no task of its own
+
+
+@dataclass(frozen=True)
+class Params:
+    """By group of stages: the row axis that fills vectors ("": each stage its own axis), vectors in flight."""
+
+    vector_rows: tuple[str, ...]
+    unroll: tuple[int, ...]
+
+
+def matches(task: KernelTask) -> bool:
+    if task.expr is None or not any(st.reduce for st in task.expr.stages):
+        return False
+    types = [type for _, type in task.expr.params] + [st.type for st in task.expr.stages]
+    return all(type.size for type in types) and all(a.extent for st in task.expr.stages for a in st.all_axes)
+
+
+def params(task: KernelTask, cfg: Config) -> Params:
+    expr, groups = _grouped(task)
+    shapes = shapes_of(expr)
+    rows: list[str] = []
+    unroll: list[int] = []
+    for n, group in enumerate(groups):
+        costs = {r: _group_cost(expr, group, r, shapes, task.target) for r in ("", *group.rows)}
+        best = min(costs, key=lambda r: costs[r])
+        rows.append(cfg.choose(f"vector_row{n}", tuple(costs), best))
+        heavy = max(operations(expr.stage(name).body) for name in group.stages) > 20
+        unroll.append(cfg.choose(f"unroll{n}", (1, 2, 4), 2 if heavy else 4))
+    return Params(tuple(rows), tuple(unroll))
+
+
+def schedule(task: KernelTask, p: Params) -> Program:
+    expr, groups = _grouped(task)
+    shapes = shapes_of(expr)
+    vectors: dict[str, tuple[str, int, int]] = {}  # stage → (axis, lanes, vectors in flight)
+    parts: dict[str, list[str]] = {}  # stage → the stages that it was split into
+    for group, row, unroll in zip(groups, p.vector_rows, p.unroll):
+        for name in group.stages:
+            st = expr.stage(name)
+            parts[name] = [name]
+            axis = row or _own_axis(st, group, shapes, task.target)
+            if axis is None:
+                continue
+            lanes = _group_lanes(expr, group, task.target) if row else _stage_lanes(st, task.target)
+            extent = next(a.extent for a in st.all_axes if a.name == axis)
+            if st.reduce and axis not in [a.name for a in st.axes]:
+                known = {x.name for x in expr.stages}
+                total, each = _accumulators(extent, lanes, unroll)
+                if total == 1:
+                    continue
+                expr = split_reduction(expr, name, axis, total)
+                parts[name] = [x.name for x in expr.stages if x.name not in known] + [name]
+                for part in parts[name]:
+                    vectors[part] = (f"{axis}_l", each, total // each)
+            else:
+                lanes = min(lanes, _power_above(extent))
+                vectors[name] = (axis, lanes, max(1, min(unroll, extent // lanes)))
+    sch = Schedule(task.name, expr)
+    for group, row in zip(groups, p.vector_rows):
+        _build(sch, expr, group, row, [x for name in group.stages for x in parts[name]], vectors)
+    return sch.program()
+
+
+def _grouped(task: KernelTask) -> tuple[TensorExpr, list[Group]]:
+    expr = extremes_for_positions(canonical(split_divided_axes(prepared(task))))
+    return groups_of(expr, task.threads)
+
+
+def extremes_for_positions(expr: TensorExpr) -> TensorExpr:
+    """i = argmax x[k]   →   m = max x[k];  i = min (k where x[k] is m or NaN)      both fill vectors"""
+    stages: list[Stage] = []
+    for st in expr.stages:
+        if st.reduce is None or not st.reduce.op.startswith("arg"):
+            stages.append(st)
+            continue
+        axis = st.reduce.axes[0]
+        op = "max" if st.reduce.op.startswith("argmax") else "min"
+        last = st.reduce.op.endswith("_last")
+        best = Stage(f"{st.name}_value", st.body.dtype, st.axes, st.body, Reduce(op, st.reduce.axes))
+        value = Load(best.name, tuple(Var(a.name) for a in st.axes), best.dtype)
+        here: Expr = s.eq(st.body, value)
+        if best.dtype.is_float:
+            here = s.binary("or", here, s.call("isnan", st.body))
+        body = s.select(here, Var(axis.name), s.const(-1 if last else axis.extent))
+        stages += [best, replace(st, body=body, reduce=Reduce("max" if last else "min", st.reduce.axes))]
+    return replace(expr, stages=tuple(stages))
+
+
+# --- which axis fills vectors ---------------------------------------------------------------------------
+
+
+def _stage_lanes(st: Stage, target: Target) -> int:
+    return target.lanes(max(4, width(st.body, st.dtype.bytes)))
+
+
+def _group_lanes(expr: TensorExpr, group: Group, target: Target) -> int:
+    return min(_stage_lanes(expr.stage(name), target) for name in group.stages)
+
+
+def _group_cost(expr: TensorExpr, group: Group, row: str, shapes: Shapes, target: Target) -> float:
+    if row:
+        lanes = _group_lanes(expr, group, target)
+        return sum(stage_cost(expr.stage(name), shapes, row, lanes) for name in group.stages)
+    total = 0.0
+    for name in group.stages:
+        st = expr.stage(name)
+        total += stage_cost(st, shapes, _own_axis(st, group, shapes, target), _stage_lanes(st, target))
+    return total
+
+
+def _own_axis(st: Stage, group: Group, shapes: Shapes, target: Target) -> str | None:
+    """The best axis for vectors that is no row of the group; None where single elements are best."""
+    lanes = _stage_lanes(st, target)
+    options: list[str | None] = [a.name for a in st.all_axes if a.name not in group.rows and a.extent > 1]
+    return min([None, *options], key=lambda a: stage_cost(st, shapes, a, lanes))
+
+
+def _accumulators(extent: int, lanes: int, unroll: int) -> tuple[int, int]:
+    """(partial results in all, lanes of a vector of them): powers of two."""
+    while unroll > 1 and extent < unroll * lanes:
+        unroll //= 2
+    if extent >= lanes:
+        return unroll * lanes, lanes
+    return _power_above(extent), _power_above(extent)
+
+
+def _power_above(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+# --- building -------------------------------------------------------------------------------------------
+
+
+def _build(
+    sch: Schedule,
+    expr: TensorExpr,
+    group: Group,
+    row: str,
+    stages: Sequence[str],
+    vectors: dict[str, tuple[str, int, int]],
+) -> None:
+    """One nest over the rows with the nests of all stages in it."""
+    rows = list(group.rows)
+    labels: list[str] = []
+    inner: dict[str, list[str]] = {}
+    for name in stages:
+        found = [n.label for n in sch.nests if n.label in (name, f"{name}.init", f"{name}.update")]
+        for label in found:
+            inner[label] = _vectorise(sch, sch.nest(label), vectors.get(name), row)
+        labels += found
+    if row:
+        rows = [r for r in rows if r != row] + [f"{row}_o"]
+    for label in labels:
+        others = [v for v in sch.nest(label).vars if v not in rows and v not in inner[label]]
+        sch.reorder(label, [*rows, *others, *inner[label]])
+    parent = sch.merge(labels, len(rows))
+    local = [name for name in stages if name not in expr.outputs and _readers(expr, name) <= set(stages)]
+    for nest in parent.children():
+        if set(nest_stores(nest)) <= set(local):
+            _compute_on_padding(sch, nest, parent)
+    for name in local:
+        sch.stage(name, parent, "register")
+    _parallel(parent, expr, stages)
+
+
+def _readers(expr: TensorExpr, name: str) -> set[str]:
+    return {st.name for st in expr.stages if any(ld.tensor == name for ld in s.loads(st.body))}
+
+
+def _vectorise(sch: Schedule, nest: Nest, plan: tuple[str, int, int] | None, row: str) -> list[str]:
+    """Splits the nest's vector axis into (outer,) unrolled and vector loops; names of the inner ones."""
+    if plan is None:
+        return []
+    axis, lanes, unroll = plan
+    loop = nest.loop(axis)
+    if loop is None:
+        return []
+    within = [nest.label]
+    if axis.endswith("_l") and axis != row:  # the lanes of a split reduction: no outer part
+        lanes, inner = min(lanes, loop.extent), []
+        unique = f"{nest.label}_l"
+        sch.rename(nest.label, {axis: unique})
+        axis = unique
+        if loop.extent > lanes:
+            sch.split(axis, lanes, f"{axis}_u", f"{axis}_v", within=within)
+            sch.annotate("unroll", f"{axis}_u", within=within)
+            inner, axis = [f"{axis}_u"], f"{axis}_v"
+        if lanes > 1:
+            sch.annotate("vector", axis, within=within)
+        return [*inner, axis]
+    sch.split(axis, lanes * unroll, f"{axis}_o", f"{axis}_i", within=within)
+    sch.split(f"{axis}_i", lanes, f"{axis}_u", f"{axis}_v", within=within)
+    sch.annotate("unroll", f"{axis}_u", within=within)
+    sch.annotate("vector", f"{axis}_v", within=within)
+    return [f"{axis}_u", f"{axis}_v"]
+
+
+def _compute_on_padding(sch: Schedule, nest: Nest, parent: Nest) -> None:
+    """if g: t = f(x)   →   t = f(g ? x : 0)      for a temporary with room for whole vectors"""
+    body = nest.body[0]
+    if not nest.guards or len(nest.body) != 1 or not isinstance(body, Store):
+        return
+    if any(isinstance(e, s.Call) and e.op == "checked" for e in s.walk(body.value)):
+        return
+    shapes = {b.name: b.shape for b in sch.params}
+    ranges = {lp.var: (0, lp.extent - 1) for lp in (*parent.loops, *nest.loops)}
+    guard = s.both(*nest.guards)
+
+    def guarded(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.tensor in shapes and may_leave(e, shapes[e.tensor], ranges):
+            return s.select(guard, e, s.const(0, e.type))
+        return None
+
+    nest.guards = []
+    nest.body = [Store(body.buffer, body.index, s.transform(body.value, guarded))]
+
+
+def _parallel(parent: Nest, expr: TensorExpr, stages: Sequence[str]) -> None:
+    """Row loops become tasks, but for the inner ones where rows are short."""
+    total = sum(math.prod(a.extent for a in expr.stage(name).all_axes) for name in stages)
+    for n, lp in enumerate(parent.loops):
+        inside = total // max(1, math.prod(x.extent for x in parent.loops[:n]))
+        if n and inside < SMALL_TASK:
+            break
+        lp.kind = "parallel"
