@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+
+import numpy as np
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import TensorType
@@ -10,21 +13,25 @@ from ..compiler.ops.evaluate import evaluate
 from ..compiler.ops.movement import Identity
 
 MAX_BYTES = 256 << 20
-"""A node whose outputs are larger together is left to the run: weights should not grow in the file."""
+"""Results that exceed this, and what they are made from, stay computed: files should not grow."""
+MAX_TOTAL_BYTES = 1 << 30
+"""What results held at one time may exceed the graph's own constants by."""
 
 
 def fold(graph: Graph, max_bytes: int = MAX_BYTES) -> Graph:
     """f(constants) → a constant. A graph output that becomes constant is copied from one by an Identity.
 
-    A node stays where its outputs exceed `max_bytes`, or its reference reports an error: then the run does.
+    A node stays where its results take more than `max_bytes` and more than its inputs, or its reference
+    reports an error: then the run does.
     """
     constants = {n: a for n, a in graph.constants.items() if _plain(graph, n)}
+    made = _Made(graph)
     types = dict(graph.types)
     kept: list[Node] = []
     for node in graph.nodes:
         foldable = all(i in constants for i in node.reads) and not _copies_to_output(graph, node)
         results = None
-        if foldable and sum(types[o].nbytes for o in node.outputs) <= max_bytes:
+        if foldable and made.affords(node, max_bytes):
             results = evaluate(node, [None if i is None else constants[i] for i in node.inputs], types)
         if results is None:
             kept.append(node)
@@ -36,7 +43,37 @@ def fold(graph: Graph, max_bytes: int = MAX_BYTES) -> Graph:
                 types[held] = types[name]
                 kept.append(Node(Identity(), (held,), (name,), node.name))
             constants[held] = array
+        made.update(node, constants)
     return graph.with_nodes(kept, types, constants)
+
+
+class _Made:
+    """The results that are held, freed when nothing reads them any more."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.readers = Counter(i for node in graph.nodes for i in node.reads)
+        self.limit = MAX_TOTAL_BYTES + sum(a.nbytes for a in graph.constants.values())
+        self.total = 0
+        self.sizes: dict[str, int] = {}
+
+    def affords(self, node: Node, max_bytes: int) -> bool:
+        size = self._bytes(node.outputs)
+        grows = size > max(max_bytes, self._bytes(node.reads))
+        return not grows and self.total + size <= self.limit
+
+    def _bytes(self, values: tuple[str, ...]) -> int:
+        return sum(self.graph.types[v].nbytes for v in values)
+
+    def update(self, node: Node, constants: dict[str, np.ndarray]) -> None:
+        for name in node.outputs:
+            self.sizes[name] = self.graph.types[name].nbytes
+            self.total += self.sizes[name]
+        for name in node.reads:
+            self.readers[name] -= 1
+            if not self.readers[name] and name in self.sizes:
+                self.total -= self.sizes.pop(name)
+                del constants[name]
 
 
 def _plain(graph: Graph, name: str) -> bool:

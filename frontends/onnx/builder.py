@@ -16,6 +16,8 @@ from .external_data import checked_bytes
 
 EAGER_BYTES = 1 << 20
 """Operators on constants are evaluated at once where inputs and outputs together stay below this."""
+EAGER_TOTAL_BYTES = 256 << 20
+"""What such results may take together; beyond it, operators stay in the graph."""
 
 
 class Mark(NamedTuple):
@@ -32,6 +34,7 @@ class GraphBuilder(Decomposer):
         super().__init__("", {}, {})
         self.reserved: set[str] = set()  # names of the model's own values, never given to others
         self._age: dict[str, int] = {}  # value → how many were made before it
+        self._evaluated_bytes = 0
 
     def begin(self, node_name: str) -> None:
         """Starts the import of one ONNX node: what is emitted from here on bears its name."""
@@ -77,9 +80,13 @@ class GraphBuilder(Decomposer):
             return
         if sum(self.types[v].nbytes for v in (*node.reads, *node.outputs)) > EAGER_BYTES:
             return
+        made = sum(self.types[v].nbytes for v in node.outputs)
+        if self._evaluated_bytes + made > EAGER_TOTAL_BYTES:
+            return
         results = evaluate(node, [None if i is None else self.constants[i] for i in node.inputs], self.types)
         if results is None:
             return
+        self._evaluated_bytes += made
         self.nodes.pop()
         self.constants.update(zip(node.outputs, results))
 

@@ -17,6 +17,8 @@ from ...errors import ModelError, UnsupportedError
 
 MAX_BYTES = 64 << 30
 """No single value of a model may be larger."""
+MAX_MADE_BYTES = 256 << 20
+"""Nor may a constant that the importer makes up, such as a range: the file does not hold its data."""
 
 
 def onnx_dtype(code: int, what: str) -> DType:
@@ -31,15 +33,15 @@ def onnx_dtype(code: int, what: str) -> DType:
         ) from None
 
 
-def checked_bytes(dtype: DType, shape: Iterable[int], what: str) -> int:
-    """Bytes of a tensor; ModelError if a size is negative or the product beyond MAX_BYTES."""
+def checked_bytes(dtype: DType, shape: Iterable[int], what: str, limit: int = MAX_BYTES) -> int:
+    """Bytes of a tensor; ModelError if a size is negative or the product beyond the limit."""
     size = dtype.bytes
     for d in shape:
         if d < 0:
             raise ModelError(f"{what} has the negative size {d} in its shape {list(shape)}")
         size *= d
-    if size > MAX_BYTES:
-        raise ModelError(f"{what} claims {dtype}{list(shape)}, {size:,} bytes; the limit is {MAX_BYTES:,}")
+    if size > limit:
+        raise ModelError(f"{what} claims {dtype}{list(shape)}, {size:,} bytes; the limit is {limit:,}")
     return size
 
 

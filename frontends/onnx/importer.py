@@ -186,7 +186,7 @@ class Importer:
         try:
             results = rule(context, *context.inputs)
         except BurnishError as error:
-            if self.g.node_name in str(error) or (context.node.name or context.node.output[0]) in str(error):
+            if repr(self.g.node_name) in str(error) or context.label in str(error):
                 raise
             error.args = (f"{context.label}: {error}", *error.args[1:])
             raise

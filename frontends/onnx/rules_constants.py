@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...compiler.ir.types import DType, dtype_of
+from ...compiler.ops.movement import Expand
 from ...errors import ModelError
-from .external_data import checked_bytes, onnx_dtype, tensor_array
+from .external_data import MAX_MADE_BYTES, checked_bytes, onnx_dtype, tensor_array
 from .registry import NodeContext, onnx
 
 
@@ -39,7 +40,7 @@ def _dense(c: NodeContext, sparse) -> np.ndarray:
 
 def filled(c: NodeContext, value: float, dtype: DType, shape: Sequence[int]) -> np.ndarray:
     """An array of one value, its size checked before memory is taken."""
-    checked_bytes(dtype, shape, c.label)
+    checked_bytes(dtype, shape, c.label, MAX_MADE_BYTES)
     return np.full(shape, value, dtype.numpy)
 
 
@@ -48,13 +49,15 @@ def constant_of_shape(c: NodeContext, shape: str):
     sizes = c.ints(shape, "shape")
     tensor = next((a.t for a in c.node.attribute if a.name == "value"), None)
     value = np.zeros(1, np.float32) if tensor is None else tensor_array(tensor, None, c.label)
-    return c.const(filled(c, value.ravel()[0], dtype_of(value), sizes))
+    checked_bytes(dtype_of(value), sizes, c.label)
+    return c.emit(Expand(sizes), c.const(value.reshape(())))
 
 
 @onnx("EyeLike")
 def eye_like(c: NodeContext, x: str):
     dtype = onnx_dtype(c.attr("dtype", c.type(x).dtype.code), c.label)
     rows, columns = c.type(x).dims
+    checked_bytes(dtype, (rows, columns), c.label, MAX_MADE_BYTES)
     return c.const(np.eye(rows, columns, c.attr("k", 0), dtype.numpy))
 
 
@@ -76,8 +79,11 @@ def range_(c: NodeContext, start: str, limit: str, delta: str):
     )
     if step == 0:
         raise ModelError(f"{c.label}: a delta of 0")
-    count = max(0, int(np.ceil((end - first) / step)))
-    checked_bytes(dtype, (count,), c.label)
+    steps = (end - first) / step
+    if not np.isfinite(steps):
+        raise ModelError(f"{c.label}: a range from {first} to {end} in steps of {step} never ends")
+    count = max(0, int(np.ceil(steps)))
+    checked_bytes(dtype, (count,), c.label, MAX_MADE_BYTES)
     return c.const((first + np.arange(count) * step).astype(dtype.numpy))
 
 
@@ -100,7 +106,7 @@ def _window(c: NodeContext, size: str, weights: tuple[float, ...]) -> str:
     """Σ (-1)^n weights[n] cos(2πn·i / period)."""
     (count,) = c.ints(size, "size")
     dtype = onnx_dtype(c.attr("output_datatype", 1), c.label)
-    checked_bytes(dtype, (count,), c.label)
+    checked_bytes(dtype, (count,), c.label, MAX_MADE_BYTES)
     period = count if c.attr("periodic", 1) else count - 1
     phase = 2 * np.pi * np.arange(count) / max(period, 1)
     return c.const(sum((-1) ** n * w * np.cos(n * phase) for n, w in enumerate(weights)).astype(dtype.numpy))

@@ -210,10 +210,17 @@ def center_crop_pad(c: NodeContext, x: str, shape: str):
     return c.emit(Pad(tuple(before), tuple(after)), x)
 
 
+def _block_size(c: NodeContext) -> int:
+    block = c.required("blocksize")
+    if block < 1:
+        raise ModelError(f"{c.label}: a blocksize of {block}, expected 1 or more")
+    return block
+
+
 @onnx("DepthToSpace")
 def depth_to_space(c: NodeContext, x: str):
     n, depth, h, w = c.type(x).dims
-    block = c.required("blocksize")
+    block = _block_size(c)
     column_first = c.attr("mode", "DCR") == "CRD"
     inner = depth // block**2
     split = (n, inner, block, block, h, w) if column_first else (n, block, block, inner, h, w)
@@ -225,7 +232,7 @@ def depth_to_space(c: NodeContext, x: str):
 @onnx("SpaceToDepth")
 def space_to_depth(c: NodeContext, x: str):
     n, depth, h, w = c.type(x).dims
-    block = c.required("blocksize")
+    block = _block_size(c)
     perm = (0, 1, 3, 5, 2, 4) if c.attr("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
     moved = c.one(Transpose(perm), c.one(Reshape((n, depth, h // block, block, w // block, block)), x))
     return c.emit(Reshape((n, depth * block**2, h // block, w // block)), moved)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...compiler.ir.types import F64
 from ...compiler.ops.resize import Resize
 from ...compiler.ops.shapes import axis_of
 from ...errors import ModelError
-from .external_data import checked_bytes
+from .external_data import MAX_MADE_BYTES, checked_bytes
 from .registry import NodeContext, onnx
 
 
@@ -30,6 +31,7 @@ def scaled(c: NodeContext, dims: Sequence[int], scales: Sequence[float]) -> tupl
 def emit(c: NodeContext, op: Resize, x: str) -> tuple[str, ...]:
     """Checks the output's size first: tables as long as its axes are made at once."""
     checked_bytes(c.type(x).dtype, op.sizes, f"{c.label}: its output")
+    checked_bytes(F64, (max(op.sizes, default=0),), f"{c.label}: a table of its positions", MAX_MADE_BYTES)
     return c.emit(op, x)
 
 

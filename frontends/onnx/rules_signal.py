@@ -11,7 +11,7 @@ from ...compiler.ops.matmul import MatMul
 from ...compiler.ops.movement import Pad, Reshape, Transpose
 from ...compiler.ops.shapes import axis_of, size_of, wide
 from ...errors import ModelError
-from .external_data import checked_bytes, onnx_dtype
+from .external_data import MAX_MADE_BYTES, checked_bytes, onnx_dtype
 from .registry import NodeContext, onnx
 
 
@@ -51,7 +51,7 @@ def _fourier_table(
 ) -> np.ndarray:
     """What multiplies the input to give the transform: (elements, their parts, results, their parts)."""
     results = count // 2 + 1 if onesided and not inverse else count
-    checked_bytes(dtype, (taken, parts, results, 2), c.label)
+    checked_bytes(dtype, (taken, parts, results, 2), c.label, MAX_MADE_BYTES)
     phase = 2 * np.pi * (np.outer(np.arange(taken), np.arange(results)) % count) / count
     cos, sin = np.cos(phase), np.sin(phase) * (1 if inverse else -1)
     table = np.stack([np.stack([cos, sin], -1), np.stack([-sin, cos], -1)], 1)[:, :parts]
@@ -107,7 +107,7 @@ def mel_weight_matrix(c: NodeContext, *arguments: str):
     bins, length, rate, low, high = (c.value(v, name).item() for v, name in zip(arguments, names))
     spectrum = length // 2 + 1
     dtype = onnx_dtype(c.attr("output_datatype", F32.code), c.label)
-    checked_bytes(dtype, (spectrum, bins), c.label)
+    checked_bytes(dtype, (spectrum, bins), c.label, MAX_MADE_BYTES)
     edges = np.linspace(_mel(low), _mel(high), bins + 2, endpoint=False)
     centres = ((length + 1) * (700 * (10 ** (edges / 2595) - 1)) // rate).astype(np.int64)
     table = np.zeros((spectrum, bins), dtype.numpy)

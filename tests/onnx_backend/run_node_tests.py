@@ -1,6 +1,6 @@
 """Runs ONNX's node tests and prints what passes, what is a typed error, what is wrong and what crashes.
 
-    python -m tests.onnx_backend.run_node_tests [--mode compiled|reference] [--filter TEXT] [--verbose] [--update]
+    python -m tests.onnx_backend.run_node_tests [--mode compiled|reference] [--filter TEXT] [--update]
 
 They run in a child process, so that one that kills it, or never ends, costs no others.
 """

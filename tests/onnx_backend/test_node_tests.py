@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from burnish.onnx_backend import prepare
 
 from .node_tests import cases, passing, run_case

@@ -39,6 +39,29 @@ def test_results_beyond_the_limit_stay_computed():
     assert op_names(fold(before)) == ["Identity"]
 
 
+def test_results_beyond_the_total_stay_computed(monkeypatch):
+    def body(g, x):
+        grown = [g.one(Expand((100, n)), g.const(np.ones((1,), np.float32))) for n in (10, 11, 12)]
+        return [g.one(Binary("add"), x, y) for y in grown]
+
+    monkeypatch.setattr("burnish.graph_passes.fold.MAX_TOTAL_BYTES", 8700)
+    before = make({"x": "f32[1]"}, body)
+    after = fold(before)
+    assert op_names(after).count("Expand") == 1
+    assert_same(before, after)
+
+
+def test_results_that_only_folded_operators_read_are_freed(monkeypatch):
+    def body(g, x):
+        y = g.const(np.ones((1,), np.float32))
+        for _ in range(9):
+            y = g.one(Expand((100, 10)), y)
+        return g.one(Binary("add"), x, y)
+
+    monkeypatch.setattr("burnish.graph_passes.fold.MAX_TOTAL_BYTES", 8100)
+    assert op_names(fold(make({"x": "f32[1]"}, body))) == ["Binary"]
+
+
 def test_what_reads_an_input_stays():
     before = make({"x": "f32[2,3]"}, lambda g, x: g.one(Identity(), g.one(Unary("exp"), x)))
     assert fold(before) == before

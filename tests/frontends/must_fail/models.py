@@ -297,6 +297,28 @@ CASES: dict[str, Case] = {
         ModelError,
         ("range",),
     ),
+    "Range of 10^9 elements": (
+        model(
+            [node("Range", ["a", "b", "d"], ["y"], name="range")],
+            [X],
+            [untyped("y")],
+            [weight("a", 0, np.int64), weight("b", 10**9, np.int64), weight("d", 1, np.int64)],
+        ),
+        {},
+        ModelError,
+        ("range", "limit"),
+    ),
+    "Range without end": (
+        model(
+            [node("Range", ["a", "b", "d"], ["y"], name="range")],
+            [X],
+            [untyped("y")],
+            [weight("a", 0.0), weight("b", np.nan), weight("d", 1.0)],
+        ),
+        {},
+        ModelError,
+        ("range", "never ends"),
+    ),
     "Tile to 10^15 elements": (
         model(
             [node("Tile", ["x", "r"], ["y"], name="tile")],

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from burnish import onnx_backend
+from burnish.errors import InputError, NeedsValueError, UnsupportedError
+from onnx import TensorProto, helper
+
+I64 = TensorProto.INT64
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+class Recorder:
+    """Stands in for `pipeline.compile`: notes what it is asked for, and wants the value of `s`."""
+
+    def __init__(self, wants: tuple[str, ...] = ()):
+        self.calls: list[dict] = []
+        self.wants = wants
+
+    def __call__(self, model, **options):
+        self.calls.append(options)
+        missing = tuple(w for w in self.wants if w not in options.get("values", {}))
+        if missing:
+            raise NeedsValueError("needed", missing[:1])
+        return self
+
+    def run(self, feed):
+        self.fed = feed
+        return {"y": np.float32(len(self.calls)), "z": np.float32(-1)}
+
+
+def model(*inputs: tuple[str, int, tuple], outputs=("y", "z")) -> onnx.ModelProto:
+    infos = [helper.make_tensor_value_info(*i) for i in inputs]
+    graph = helper.make_graph([], "g", infos, [onnx.ValueInfoProto(name=o) for o in outputs])
+    graph.initializer.append(onnx.numpy_helper.from_array(X, "w"))
+    return helper.make_model(graph)
+
+
+STATIC = model(("x", 1, (2, 3)), ("w", 1, (2, 3)), ("s", I64, (2,)))
+
+
+def test_a_static_model_is_compiled_once_and_at_once():
+    compile = Recorder()
+    rep = onnx_backend.BurnishRep(STATIC, compile, threads=2)
+    assert compile.calls == [{"threads": 2}]
+    outputs = rep.run([X, np.array([3, 2])])
+    assert rep.run({"s": np.array([3, 2]), "x": X}) == outputs == (np.float32(1), np.float32(-1))
+    assert list(compile.fed) == ["x", "s"]
+
+
+def test_inputs_that_decide_shapes_are_compiled_in_once_per_value():
+    compile = Recorder(wants=("s", "x"))
+    rep = onnx_backend.BurnishRep(STATIC, compile)
+    for target in ([3, 2], [2, 3], [3, 2]):
+        rep.run([X, np.array(target)])
+    compiled = [c["values"] for c in compile.calls if c.get("values") and set(c["values"]) == {"s", "x"}]
+    assert [v["s"].tolist() for v in compiled] == [[3, 2], [2, 3]]
+    assert compile.fed == {}
+
+
+def test_an_unanswerable_demand_is_raised():
+    with pytest.raises(NeedsValueError):
+        onnx_backend.BurnishRep(STATIC, lambda model, **o: (_ for _ in ()).throw(NeedsValueError("no", ())))
+
+
+def test_open_sizes_wait_for_the_first_run():
+    compile = Recorder()
+    rep = onnx_backend.BurnishRep(model(("x", 1, ("N", 3))), compile)
+    assert not compile.calls
+    for rows in (2, 5, 2):
+        rep.run([np.zeros((rows, 3), np.float32)])
+    assert [c["shapes"] for c in compile.calls] == [{"x": (2, 3)}, {"x": (5, 3)}]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        ([X], InputError, "'s' is missing"),
+        ({"x": X}, InputError, "'s' is missing"),
+        ([X, X, X], InputError, "3 inputs"),
+        ([X, [1, 2]], UnsupportedError, "'s' is given as list"),
+    ],
+)
+def test_wrong_inputs_are_typed_errors(inputs, error, message):
+    with pytest.raises(error, match=message):
+        onnx_backend.BurnishRep(STATIC, Recorder()).run(inputs)
+
+
+def test_run_node_and_run_model():
+    node = helper.make_node("Reshape", ["x", "s"], ["y"])
+    (y,) = onnx_backend.run_node(node, [X, np.array([3, -1])])
+    np.testing.assert_array_equal(y, X.reshape(3, 2))
+    node = helper.make_node("Split", ["x"], ["a", "b"], axis=1, num_outputs=2)
+    a, b = onnx_backend.run_node(node, [X], outputs_info=[(np.float32, (2, 2)), (np.float32, (2, 1))])
+    np.testing.assert_array_equal(a, X[:, :2])
+    np.testing.assert_array_equal(b, X[:, 2:])
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ("N", 3))],
+        [helper.make_tensor_value_info("y", 1, ("N", 3))],
+    )
+    opsets = [helper.make_opsetid("", 20)]
+    (y,) = onnx_backend.run_model(helper.make_model(graph, opset_imports=opsets), X)
+    np.testing.assert_array_equal(y, -X)
+
+
+def test_devices_and_compatibility():
+    assert onnx_backend.supports_device("CPU") and not onnx_backend.supports_device("CUDA:0")
+    with pytest.raises(UnsupportedError, match="CUDA"):
+        onnx_backend.prepare(STATIC, "CUDA")
+    strings = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.STRING, (1,))],
+        [helper.make_tensor_value_info("y", TensorProto.STRING, (1,))],
+    )
+    assert not onnx_backend.is_compatible(
+        helper.make_model(strings, opset_imports=[helper.make_opsetid("", 20)])
+    )
