@@ -413,6 +413,8 @@ class Scalars:
 
     def fma(self, x: Value, y: Value, c: Value) -> Value:
         x, y, c = self.unify(x, y, c)
+        if not x.dtype.is_float:
+            return self.integer("add", self.integer("mul", x, y, x.dtype), c, x.dtype)
         if not self.has_fma:
             product = self.fn.assign(f"fmul {x.typed}, {y.text}", x.dtype, x.lanes)
             return self.fn.assign(f"fadd {product.typed}, {c.text}", x.dtype, x.lanes)
