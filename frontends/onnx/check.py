@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ...errors import InputError, ModelError, UnsupportedError
@@ -34,6 +35,7 @@ def load(source: str | Path | bytes | ModelProto) -> Model:
     """Reads and checks a model. InputError if the file cannot be read, ModelError if it is no valid model,
     UnsupportedError for an opset, operator or kind of value outside what Burnish knows."""
     proto, folder = _parse(source)
+    _check_text(proto)
     _check_depth(proto)
     opsets = opset_imports(proto.opset_import, "the model")
     skeleton = _skeleton(proto)
@@ -72,6 +74,24 @@ def _decode(data: bytes, what: str) -> ModelProto:
     if not model.HasField("graph") or not model.opset_import:
         raise ModelError(f"{what} is not an ONNX model: it has no graph or no opset")
     return model
+
+
+def _check_text(message: Message) -> None:
+    """ModelError for names that are no UTF-8, which the parser lets pass, and for unprintable operators."""
+    names = [message.name] if isinstance(message, TensorProto) else []
+    if isinstance(message, NodeProto) and not f"{message.op_type}{message.domain}".isprintable():
+        raise ModelError(f"the model is damaged: the operator {message.op_type!r} is not a printable name")
+    if not isinstance(message, TensorProto):
+        for field, value in message.ListFields():
+            many = value if hasattr(value, "extend") else (value,)
+            if field.type == FieldDescriptor.TYPE_STRING:
+                names += many
+            elif field.type == FieldDescriptor.TYPE_MESSAGE:
+                for inner in many:
+                    _check_text(inner)
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"the model is damaged: the name {name[:40]!r} is not UTF-8 text")
 
 
 def opset_imports(imports: Iterable[onnx.OperatorSetIdProto], what: str) -> dict[str, int]:
