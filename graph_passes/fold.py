@@ -12,7 +12,7 @@ from ..compiler.ir.types import TensorType
 from ..compiler.ops.evaluate import evaluate
 from ..compiler.ops.movement import Identity
 
-MAX_BYTES = 256 << 20
+MAX_BYTES = 512 << 20
 """Results that exceed this, and what they are made from, stay computed: files should not grow."""
 MAX_TOTAL_BYTES = 1 << 30
 """What results held at one time may exceed the graph's own constants by."""
