@@ -73,7 +73,7 @@ def passes(target: Target, threads: int) -> dict[str, Callable[[Graph], Graph]]:
         "simplify": simplify,
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "fuse": fuse,
-        "assign_layouts": lambda graph: assign_layouts(graph, target),
+        "assign_layouts": lambda graph: assign_layouts(graph, target, threads),
     }
 
 

@@ -40,6 +40,7 @@ class KernelTask:
     op: Op | None = None  # with its operand types, for templates that build from the operator itself
     types: tuple[TensorType | None, ...] = ()
     output_types: tuple[TensorType, ...] = ()
+    transformed: int = 0  # output tile of the Winograd transform that the weights went through; 0: none
 
     def layout(self, name: str) -> Layout | None:
         return dict(self.layouts).get(name)
@@ -52,7 +53,7 @@ class KernelTask:
         consts = " ".join(sorted(self.constants))
         return (
             f"{self.name} {self.algorithm} {self.target.name}/{self.target.cpu} threads={self.threads}\n{what}\n"
-            f"layouts {layouts}\nconstants {consts}"
+            f"layouts {layouts}\nconstants {consts}\ntransformed {self.transformed}"
         )
 
     @cached_property

@@ -19,7 +19,10 @@ from ..compiler.ops.matmul import MatMul
 from ..compiler.ops.movement import BlockedFlatten, Concat, Identity, Reshape
 from ..compiler.ops.packed_lstm import PackedLstm, pack_weights
 from ..compiler.ops.recurrence import LstmRecurrence
+from ..compiler.ops.toom_cook import transform_weights
 from ..compiler.target import Target
+from ..compiler.templates.winograd import VECTORS
+from .choose_algorithm import choose_tile
 from .fuse import kind_of
 
 
@@ -28,7 +31,8 @@ class _State:
     """The graph and what the pass has decided so far."""
 
     graph: Graph
-    block: int
+    target: Target
+    threads: int
     types: dict[str, TensorType]
     layouts: dict[str, Layout] = field(default_factory=dict)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
@@ -36,12 +40,16 @@ class _State:
         default_factory=dict
     )  # value → layout in whose order it was flattened
 
+    @property
+    def block(self) -> int:
+        return self.target.lanes(4)
 
-def assign_layouts(graph: Graph, target: Target) -> Graph:
+
+def assign_layouts(graph: Graph, target: Target, threads: int) -> Graph:
     """Types get layouts, constants are packed into theirs, and copies are inserted where a plain output is
     due.
     """
-    state = _State(graph, target.lanes(4), dict(graph.types))
+    state = _State(graph, target, threads, dict(graph.types))
     nodes: list[Node] = []
     consumers = graph.consumers()
     for node in graph.nodes:
@@ -66,6 +74,9 @@ def _fused(state: _State, node: Node) -> Node:
     if layout is not None:
         for o in node.outputs:
             state.layouts[o] = layout
+    tile = choose_tile(state.graph, node, state.layouts, state.target, state.threads)
+    if tile:
+        return _winograd(state, node, tile)
     inputs = list(node.inputs)
     for position, wanted in _weight_layouts(state.graph, node, state.layouts, state.block).items():
         value = inputs[position]
@@ -79,6 +90,18 @@ def _fused(state: _State, node: Node) -> Node:
         state.types[packed] = replace(state.graph.types[value], layout=wanted)
         inputs[position] = packed
     return replace(node, inputs=tuple(inputs))
+
+
+def _winograd(state: _State, node: Node, tile: int) -> Node:
+    """The convolution's weights transformed for output tiles of tile × tile."""
+    op = node.op
+    assert isinstance(op, FusedOp)
+    weights = op.graph.nodes[0].inputs[1]
+    packed = f"{weights}@winograd{tile}"
+    state.constants[packed] = transform_weights(state.graph.constants[weights], tile, state.block, VECTORS)
+    state.types[packed] = TensorType(F32, state.constants[packed].shape)
+    inputs = tuple(packed if i == weights else i for i in node.inputs)
+    return replace(node, op=replace(op, winograd=tile), inputs=inputs)
 
 
 def _flatten(state: _State, node: Node, readers: list[Node]) -> Node:

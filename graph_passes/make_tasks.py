@@ -37,7 +37,11 @@ def task_of(
             results,
         )
         return replace(task, algorithm=algorithm or next(iter(algorithms(task)), "loops"))
-    expr = expression(node.op, types)
+    transformed = node.op.winograd if isinstance(node.op, FusedOp) else 0
+    if transformed:
+        inner = node.op.graph  # type: ignore[attr-defined]
+        logical = tuple(inner.types[i] for i in inner.inputs)
+    expr = expression(node.op, logical if transformed else types)
     params = [name for name, _ in expr.params]
     layouts: list[tuple[str, Layout]] = []
     for value, name in [*zip(node.reads, params), *zip(node.outputs, expr.outputs)]:
@@ -45,7 +49,18 @@ def task_of(
         if layout is not None:
             layouts.append((name, layout))
     fixed = frozenset(name for value, name in zip(node.reads, params) if value in constants)
-    task = KernelTask(kernel_name(node, graph), expr, tuple(layouts), fixed, "", target, threads)
+    task = KernelTask(
+        kernel_name(node, graph),
+        expr,
+        tuple(layouts),
+        fixed,
+        "",
+        target,
+        threads,
+        op=node.op,
+        types=types,
+        transformed=transformed,
+    )
     return replace(task, algorithm=algorithm or algorithms(task)[0])
 
 
@@ -66,4 +81,6 @@ def kernel_name(node: Node, graph: Graph) -> str:
     label = node.op.label if isinstance(node.op, FusedOp) else type(node.op).__name__.lower()
     result = graph.types[node.outputs[0]]
     layout = f"_{result.layout}" if result.layout else ""
+    if isinstance(node.op, FusedOp) and node.op.winograd:
+        layout += f"_winograd{node.op.winograd}"
     return re.sub(r"\W", "_", f"{label[:80]}_{result.dtype}{layout}")

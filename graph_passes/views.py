@@ -1,4 +1,5 @@
-"""Values that are parts of others' memory: reshapes, slices and concatenations that are addresses, not copies.
+"""Values that are parts of others' memory: reshapes, slices and concatenations that are addresses, not
+copies.
 
 reshape(x), flatten(x)       x's memory
 slice(x) of whole outer rows a part of x's memory
@@ -19,7 +20,9 @@ from .plan_memory import ALIGNMENT
 
 @dataclass(frozen=True)
 class Views:
-    """`skipped`: positions of the nodes that need no kernel; `places`: value → (value that owns memory, byte offset)."""
+    """`skipped`: positions of the nodes that need no kernel; `places`: value → (value that owns memory,
+    byte offset).
+    """
 
     skipped: frozenset[int]
     places: Mapping[str, tuple[str, int]]

@@ -16,10 +16,12 @@ from .base import Op
 @dataclass(frozen=True, eq=False)
 class FusedOp(Op):
     """`graph` has this operator's inputs and outputs as its own. Weights are inputs; only one-element
-    constants are inside.
+    constants are inside. `winograd` > 0: the weights' operand went through the transform for output tiles
+    of that size.
     """
 
     graph: Graph
+    winograd: int = 0
 
     @property
     def label(self) -> str:

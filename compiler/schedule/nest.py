@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..ir import scalar as s
 from ..ir.expr import Stage, TensorExpr
-from ..ir.loops import Alloc, Barrier, Body, Buffer, For, If, Program, Stmt, Store
+from ..ir.loops import Alloc, Body, Buffer, For, If, Program, Stmt, Store
 from ..ir.scalar import Expr, Load, Var
 from ..ir.types import BOOL
 
@@ -22,7 +22,7 @@ class Loop:
     var: str
     extent: int
     kind: str = "serial"
-    ordered: bool = False  # every iteration ends with a barrier of scope "order"
+    after: tuple[Stmt, ...] = ()  # every iteration ends with these
 
 
 @dataclass
@@ -57,8 +57,7 @@ class Nest:
         for buffer in reversed(self.allocs):
             body = (Alloc(buffer, body),)
         for lp in reversed(self.loops):
-            if lp.ordered:
-                body = (*body, Barrier("order"))
+            body = (*body, *lp.after)
             body = (For(lp.var, s.const(0), s.const(lp.extent), body, lp.kind),)
         return body
 

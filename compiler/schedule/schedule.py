@@ -14,7 +14,7 @@ from ..ir import affine
 from ..ir import loops as L
 from ..ir import scalar as s
 from ..ir.expr import TensorExpr
-from ..ir.loops import Alloc, For, If, Prefetch, Program, Stmt, Store
+from ..ir.loops import Alloc, Barrier, For, If, Prefetch, Program, Stmt, Store
 from ..ir.scalar import Expr, Load, Var
 from .nest import Loop, Nest, naive_nests, program_of
 
@@ -118,14 +118,14 @@ class Schedule:
                 assert loop is not None
                 loop.kind = kind
 
-    def order_loads(self, var: str) -> None:
-        """for v: S  →  for v: { S  barrier order }   so that unrolled iterations do not share loads, which
-        would spill
+    def append(self, label: str, var: str, *statements: Stmt) -> None:
+        """for v: S  →  for v: { S  statements }   for statements without effect: prefetches, barriers of
+        loads
         """
-        for nest in self._having(var):
-            loop = nest.loop(var)
-            assert loop is not None
-            loop.ordered = True
+        loop = self.nest(label).loop(var)
+        if loop is None or not all(isinstance(st, Prefetch | Barrier) for st in statements):
+            raise InternalError(f"schedule {self.name}: {statements} cannot stand in loop {var} of {label}")
+        loop.after += statements
 
     def stage(self, buffer: str, parent: Nest, scope: str) -> None:
         """A temporary of the whole program → a buffer inside `parent`, of the size that one iteration

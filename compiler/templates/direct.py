@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from ..ir import affine
 from ..ir import scalar as s
 from ..ir.expr import Axis, Stage, TensorExpr
-from ..ir.loops import Program, Store
+from ..ir.loops import Barrier, Prefetch, Program, Store
 from ..ir.scalar import Binary, Expr, Load, Var
 from ..kernel_task import Config, KernelTask
 from ..schedule.canonical import canonical
@@ -54,6 +54,7 @@ class Params:
     unrolled: tuple[str, ...]
     block: tuple[tuple[str, int], ...]  # reduction axes split by the input's channel block
     columns_outer: bool
+    prefetch: int  # cache lines of weights ahead of the arithmetic; 0: none
     tasks_inner: bool  # whether the innermost pixel loop is dealt to threads too
 
 
@@ -84,6 +85,9 @@ def params(task: KernelTask, cfg: Config) -> Params:
         unrolled=unrolled,
         block=block,
         columns_outer=cfg.choose("columns_outer", (True, False), True),
+        prefetch=cfg.choose(
+            "prefetch", (0, 32, 64, 128), 64 if _weight_bytes(task, expr) > task.target.l2 else 0
+        ),
         tasks_inner=cfg.choose("tasks_inner", (True, False), tasks_inner),
     )
 
@@ -130,8 +134,11 @@ def schedule(task: KernelTask, p: Params) -> Program:
     sch.annotate("vector", vector, within=parts)
     for axis in p.unrolled:
         sch.annotate("unroll", axis)
-    if p.unrolled:
-        sch.order_loads(p.unrolled[-1])
+    innermost = p.reduction[-1] if p.reduction else None
+    if p.prefetch and innermost:
+        sch.append(f"{ACC}.update", innermost, *_prefetches(sch, task, roles, p))
+    if p.unrolled:  # taps that share loads would keep them all in registers, and spill
+        sch.append(f"{ACC}.update", p.unrolled[-1], Barrier("order"))
     _parallel(parent, roles, outer, p)
     return sch.program()
 
@@ -143,7 +150,7 @@ def _expression(task: KernelTask) -> TensorExpr | None:
     """One reduction `acc` and epilogues on the same axes, over physical arrays; None if the task is not
     like that.
     """
-    if task.expr is None:
+    if task.expr is None or task.transformed:
         return None
     expr = inline_cheap(task.expr)
     reduces = [st for st in expr.stages if st.reduce]
@@ -441,6 +448,40 @@ def _guard_loads(sch: Schedule, acc: Stage) -> None:
     assert isinstance(store, Store) and isinstance(store.value, Binary)
     value = Binary(store.value.op, store.value.a, s.transform(store.value.b, guard))
     update.body = [Store(store.buffer, store.index, value)]
+
+
+def _weight_bytes(task: KernelTask, expr: TensorExpr) -> int:
+    types = dict(expr.params)
+    streamed = {ld.tensor for ld in s.loads(expr.stage(ACC).body)} & task.constants
+    return sum(types[name].size * types[name].dtype.bytes for name in streamed)
+
+
+def _prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params) -> list[Prefetch]:
+    """One cache line of every column's weights, `prefetch` lines ahead."""
+    store = sch.nest(f"{ACC}.update").body[0]
+    assert isinstance(store, Store)
+    column = f"{roles.column or roles.vector}_{'i' if roles.column else 'c'}"
+    lanes = _lanes_of_line()
+    result: list[Prefetch] = []
+    for load in s.loads(store.value):
+        if load.tensor not in task.constants:
+            continue
+        inner = [v for v in s.variables(load.index[-1])]
+        for n in range(_columns(roles, p, task)):
+            values: dict[str, Expr] = {v: s.const(0) for v in inner} | {column: s.const(n)}
+            index = [affine.simplify(s.substitute(e, values), {}) for e in load.index]
+            index[-1] = index[-1] + p.prefetch * lanes
+            result.append(Prefetch(load.tensor, tuple(index)))
+    return result
+
+
+def _lanes_of_line() -> int:
+    return 16
+
+
+def _columns(roles: Roles, p: Params, task: KernelTask) -> int:
+    size = dict(p.tile).get(roles.column or roles.vector, 1)
+    return size if roles.column else max(1, size // task.target.lanes(4))
 
 
 def _data_vars(sch: Schedule) -> list[str]:

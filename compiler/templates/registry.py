@@ -8,9 +8,16 @@ from types import ModuleType
 
 from ...errors import InternalError
 from ..kernel_task import KernelTask
-from . import direct, naive, recurrence, rows
+from . import direct, map, naive, recurrence, rows, winograd
 
-TEMPLATES: dict[str, ModuleType] = {"recurrence": recurrence, "direct": direct, "rows": rows, "naive": naive}
+TEMPLATES: dict[str, ModuleType] = {
+    "winograd": winograd,
+    "recurrence": recurrence,
+    "direct": direct,
+    "rows": rows,
+    "map": map,
+    "naive": naive,
+}
 
 
 def template(task: KernelTask) -> ModuleType:
@@ -21,4 +28,6 @@ def template(task: KernelTask) -> ModuleType:
 
 def algorithms(task: KernelTask) -> list[str]:
     """Names of the templates that fit the task, the most specific first."""
+    if task.transformed:  # the weights are no longer those of the expression
+        return ["winograd"]
     return [name for name, module in TEMPLATES.items() if module.matches(task)]
