@@ -25,6 +25,7 @@ from ..ir.scalar import (
     walk,
 )
 from ..ir.types import BOOL, F16, F32, F64, I32, I64, U8, DType
+from .llvm_transpose import transposed
 from .llvm_values import FunctionText, Value, broadcast, constant, index, memory_type, suffix, value_type
 
 Terms = tuple[tuple[Value, int], ...]
@@ -208,6 +209,8 @@ class Scalars:
         offset, terms, step = self.resolve(self.flat(buffer, e.index))
         mask = self.mask if self.mask is not None and not self.inside(buffer, e.index) else None
         if any(v.lanes > 1 for v, _ in terms) or step not in (0, 1):
+            if mask is None and not terms and self.is_square(buffer, step):
+                return self.column(buffer, offset)
             return self.gather(buffer, e.index, mask)
         lanes = self.vector[1] if self.vector and step else 1
         if mask is not None and mask.lanes > lanes:
@@ -231,6 +234,27 @@ class Scalars:
             f"load {memory_type(e.type, lanes)}, ptr {pointer}, align {align}", e.type, lanes
         )
         return self.from_memory(raw, e.type, lanes)
+
+    def is_square(self, buffer: Buffer, step: int) -> bool:
+        """Whether a load at this stride reads a column of a square of registers."""
+        lanes = self.vector[1] if self.vector else 0
+        whole = step == lanes and buffer.size == lanes * lanes and buffer.shape[-1] == lanes
+        return buffer.scope == "register" and whole and lanes & (lanes - 1) == 0
+
+    def column(self, buffer: Buffer, at: int) -> Value:
+        """One column; all of them are made at once, and kept until something is stored to the square."""
+        lanes = self.vector[1]  # type: ignore[index]
+        key = ("columns", buffer.name)
+        columns = next((scope[key] for scope in reversed(self.scopes) if scope.get(key)), None)
+        if columns is None:
+            rows = []
+            for n in range(lanes):
+                pointer = self.pointer(buffer, n * lanes, ())
+                align = self.alignment(buffer, n * lanes, ())
+                code = f"load {memory_type(buffer.dtype, lanes)}, ptr {pointer}, align {align}"
+                rows.append(self.fn.assign(code, buffer.dtype, lanes))
+            columns = self.scopes[-1][key] = transposed(self.fn, rows, buffer.dtype)
+        return self.from_memory(columns[at], buffer.dtype, lanes)
 
     def alignment(self, buffer: Buffer, offset: int, terms: Terms) -> int:
         """Bytes. A param may be the application's own memory, aligned to its elements only."""
@@ -290,6 +314,8 @@ class Scalars:
     def store(self, buffer: Buffer, idx: tuple[Expr, ...], v: Value) -> None:
         if buffer.size == 0:
             return
+        for scope in self.scopes:
+            scope.pop(("columns", buffer.name), None)
         offset, terms, step = self.resolve(self.flat(buffer, idx))
         mask = self.mask
         if self.vector and (step not in (0, 1) or any(t.lanes > 1 for t, _ in terms)):

@@ -28,7 +28,7 @@ def split_divided_axes(expr: TensorExpr) -> TensorExpr:
 
 
 def _divided(st: Stage) -> tuple[str, int] | None:
-    """An axis and the least factor that divides it. The innermost axis stays whole if vectors got too short."""
+    """An axis and the least factor that divides it. The innermost axis is not cut too short."""
     extents = {a.name: a.extent for a in st.all_axes}
     if st.reduce and st.reduce.op.startswith("arg"):
         extents = {a.name: a.extent for a in st.axes}

@@ -106,15 +106,8 @@ def stage_cost(st: Stage, shapes: Shapes, axis: str | None, lanes: int) -> float
 
 
 def access_cost(step: int | None, lanes: int) -> float:
+    if step is None:  # positions are computed lane by lane
+        return 2 * GATHER * lanes
     if step == 0:
         return 0.25
     return 1.0 if step == 1 else GATHER * lanes
-
-
-def may_leave(load: Load, shape: tuple[int, ...], ranges: Mapping[str, affine.Range]) -> bool:
-    """Whether some index of the load can lie outside its tensor."""
-    for e, d in zip(load.index, shape):
-        lo, hi = affine.bounds(e, ranges)
-        if lo < 0 or hi >= d:
-            return True
-    return False

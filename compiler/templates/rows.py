@@ -19,16 +19,17 @@ from dataclasses import dataclass, replace
 
 from ..ir import scalar as s
 from ..ir.expr import Reduce, Stage, TensorExpr
-from ..ir.loops import Program, Store
+from ..ir.loops import Program
 from ..ir.scalar import Expr, Load, Var
 from ..kernel_task import Config, KernelTask
 from ..schedule.canonical import canonical
 from ..schedule.nest import Nest, nest_stores
+from ..schedule.padding import compute_on_padding
 from ..schedule.rewrite_expr import split_reduction
 from ..schedule.schedule import Schedule
 from ..schedule.split_axes import split_divided_axes
 from ..target import Target
-from .access import Shapes, may_leave, operations, shapes_of, stage_cost, width
+from .access import Shapes, operations, shapes_of, stage_cost, width
 from .common import prepared
 from .row_axes import Group, groups_of
 
@@ -37,7 +38,7 @@ SMALL_TASK = 256  # elements below which the innermost row loop is no task of it
 
 @dataclass(frozen=True)
 class Params:
-    """By group of stages: the row axis that fills vectors ("": each stage its own axis), vectors in flight."""
+    """By group of stages: the row axis that fills vectors ("": own axes of each stage), vectors in flight."""
 
     vector_rows: tuple[str, ...]
     unroll: tuple[int, ...]
@@ -192,7 +193,7 @@ def _build(
     local = [name for name in stages if name not in expr.outputs and _readers(expr, name) <= set(stages)]
     for nest in parent.children():
         if set(nest_stores(nest)) <= set(local):
-            _compute_on_padding(sch, nest, parent)
+            compute_on_padding(sch, nest, parent)
     for name in local:
         sch.stage(name, parent, "register")
     _parallel(parent, expr, stages)
@@ -228,26 +229,6 @@ def _vectorise(sch: Schedule, nest: Nest, plan: tuple[str, int, int] | None, row
     sch.annotate("unroll", f"{axis}_u", within=within)
     sch.annotate("vector", f"{axis}_v", within=within)
     return [f"{axis}_u", f"{axis}_v"]
-
-
-def _compute_on_padding(sch: Schedule, nest: Nest, parent: Nest) -> None:
-    """if g: t = f(x)   →   t = f(g ? x : 0)      for a temporary with room for whole vectors"""
-    body = nest.body[0]
-    if not nest.guards or len(nest.body) != 1 or not isinstance(body, Store):
-        return
-    if any(isinstance(e, s.Call) and e.op == "checked" for e in s.walk(body.value)):
-        return
-    shapes = {b.name: b.shape for b in sch.params}
-    ranges = {lp.var: (0, lp.extent - 1) for lp in (*parent.loops, *nest.loops)}
-    guard = s.both(*nest.guards)
-
-    def guarded(e: Expr) -> Expr | None:
-        if isinstance(e, Load) and e.tensor in shapes and may_leave(e, shapes[e.tensor], ranges):
-            return s.select(guard, e, s.const(0, e.type))
-        return None
-
-    nest.guards = []
-    nest.body = [Store(body.buffer, body.index, s.transform(body.value, guarded))]
 
 
 def _parallel(parent: Nest, expr: TensorExpr, stages: Sequence[str]) -> None:

@@ -1,0 +1,247 @@
+"""Elementwise operators and data movement: one pass over the output.
+
+    for outer axes, blocks of the innermost axis:     tasks
+        vectors: y[…, j] = f(x[…, j], …)              several vectors in flight
+
+Where the output's innermost axis strides through an input that is contiguous along another axis (transposes,
+blocked layouts), squares of both axes go through registers, so that loads and stores are whole vectors:
+
+    for l: tile[l, vector of m] = f(x[…, l, m])
+    for m: y[…, m, vector of l] = tile[vector of l, m]
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ..ir import scalar as s
+from ..ir.expr import Stage, TensorExpr
+from ..ir.loops import Program
+from ..ir.scalar import Expr, Load, Var
+from ..kernel_task import Config, KernelTask
+from ..schedule.canonical import canonical
+from ..schedule.padding import compute_on_padding, may_leave
+from ..schedule.relayout import relayout
+from ..schedule.rewrite_expr import inline
+from ..schedule.schedule import Schedule
+from ..schedule.split_axes import split_divided_axes
+from ..target import Target
+from .access import Shapes, operations, shapes_of, stage_cost, stride, width
+from .common import inline_cheap, is_costly
+
+LARGEST_SQUARE = 16
+SQUARE_COST = 0.6  # of one element that goes through a square of registers
+TASKS_PER_THREAD = 8
+SMALLEST_TASK = 2048  # elements
+WIDEST = 64  # lanes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one stage runs. `square` is the other axis of the squares, "" where there are none."""
+
+    lanes: int
+    unroll: int
+    square: str = ""
+
+
+@dataclass(frozen=True)
+class Params:
+    plans: tuple[Plan, ...]  # by stage
+
+
+def matches(task: KernelTask) -> bool:
+    if task.expr is None or any(st.reduce for st in task.expr.stages):
+        return False
+    return all(t.size for t in [type for _, type in task.expr.params] + [st.type for st in task.expr.stages])
+
+
+def params(task: KernelTask, cfg: Config) -> Params:
+    expr = _expression(task)
+    shapes = shapes_of(expr)
+    plans = []
+    for n, st in enumerate(expr.stages):
+        options = _plans(st, shapes, task.target)
+        plans.append(cfg.choose(f"plan{n}", options, options[0]))
+    return Params(tuple(plans))
+
+
+def schedule(task: KernelTask, p: Params) -> Program:
+    expr = _expression(task)
+    shapes = shapes_of(expr)
+    squares: dict[str, list[str]] = {}  # stage → its tiles
+    stages: list[Stage] = []
+    for st, plan in zip(expr.stages, p.plans):
+        parts = _with_tiles(st, plan, shapes) if plan.square else [st]
+        squares[st.name] = [part.name for part in parts[:-1]]
+        stages += parts
+    sch = Schedule(task.name, replace(expr, stages=tuple(stages)))
+    for st, plan in zip(expr.stages, p.plans):
+        if plan.square:
+            _square(sch, st, plan, squares[st.name])
+        elif st.axes:
+            _line(sch, st, plan, task.threads)
+    return sch.program()
+
+
+def _expression(task: KernelTask) -> TensorExpr:
+    """Over physical arrays; everything inlined, unless elementary functions were computed more often."""
+    assert task.expr is not None
+    whole = inline(task.expr, lambda st: True)
+    if _costly_elements(whole) > _costly_elements(task.expr):
+        whole = inline_cheap(task.expr)
+    return canonical(split_divided_axes(relayout(whole, dict(task.layouts))))
+
+
+def _costly_elements(expr: TensorExpr) -> int:
+    total = 0
+    for st in expr.stages:
+        calls = {
+            e for e in s.walk(st.body) if not isinstance(e, (Load, Var, s.Const)) and is_costly_itself(e)
+        }
+        total += len(calls) * math.prod(st.shape)
+    return total
+
+
+def is_costly_itself(e: Expr) -> bool:
+    return is_costly(e) and not any(is_costly(c) for c in s.children(e))
+
+
+# --- plans ----------------------------------------------------------------------------------------------
+
+
+def _plans(st: Stage, shapes: Shapes, target: Target) -> tuple[Plan, ...]:
+    """The best plan first."""
+    if not st.axes:
+        return (Plan(1, 1),)
+    last = st.axes[-1]
+    lanes = min(WIDEST, target.lanes(width(st.body, st.dtype.bytes)), 1 << (last.extent - 1).bit_length())
+    heavy = operations(st.body) > 20
+    unroll = max(1, min(2 if heavy else 4, last.extent // lanes))
+    found = [(stage_cost(st, shapes, None, 1), Plan(1, 1))]
+    for u in (unroll, *(u for u in (1, 2, 4) if u != unroll)):
+        found.append((stage_cost(st, shapes, last.name, lanes) * (1 + 0.01 * (u != unroll)), Plan(lanes, u)))
+    for axis in st.axes[:-1]:
+        side = _side(st, axis.name, shapes, target)
+        if side:
+            elements = math.prod(st.shape) / (last.extent * axis.extent)
+            padded = -(-last.extent // side) * -(-axis.extent // side) * side * side
+            found.append((elements * padded * SQUARE_COST, Plan(side, 1, axis.name)))
+    found.sort(key=lambda f: f[0])
+    return tuple(plan for _, plan in found)
+
+
+def _side(st: Stage, axis: str, shapes: Shapes, target: Target) -> int:
+    """The side of squares over `axis` and the innermost axis; 0 where they do not help."""
+    last = st.axes[-1]
+    other = next(a for a in st.axes if a.name == axis)
+    loads = s.loads(st.body)
+    size = max([st.dtype.bytes, *(load.type.bytes for load in loads)])
+    side = min(LARGEST_SQUARE, target.lanes(size))
+    side = min(side, 1 << (last.extent - 1).bit_length(), 1 << (other.extent - 1).bit_length())
+    if side < 2:
+        return 0
+    strided = _strided(st, last.name, side, shapes)
+    if not strided or any(_stride(load, st, axis, side, shapes) != 1 for load in strided):
+        return 0
+    if _whole(st, axis, side, shapes):
+        return side
+    ranges = st.ranges()
+    if any(may_leave(load, shapes[load.tensor], ranges) or _checks(load) for load in strided):
+        return 0
+    return side
+
+
+def _stride(load: Load, st: Stage, axis: str, lanes: int, shapes: Shapes) -> int | None:
+    extent = next(a.extent for a in st.axes if a.name == axis)
+    return stride(load.index, shapes[load.tensor], axis, extent, lanes)
+
+
+def _strided(st: Stage, axis: str, lanes: int, shapes: Shapes) -> list[Load]:
+    return [load for load in s.loads(st.body) if _stride(load, st, axis, lanes, shapes) not in (0, 1)]
+
+
+def _whole(st: Stage, axis: str, lanes: int, shapes: Shapes) -> bool:
+    """Whether all of the value may be computed in vectors along `axis`."""
+    if _checks(st.body):
+        return False
+    return all(_stride(load, st, axis, lanes, shapes) in (0, 1) for load in s.loads(st.body))
+
+
+def _checks(e: Expr) -> bool:
+    return any(isinstance(x, s.Call) and x.op == "checked" for x in s.walk(e))
+
+
+def _with_tiles(st: Stage, plan: Plan, shapes: Shapes) -> list[Stage]:
+    """y[…, m, l] = f   →   t[…, l, m] = f;  y[…, m, l] = t[…, l, m]
+
+    Or with a tile for each strided load of f, where not all of f can be computed along m.
+    """
+    other = next(a for a in st.axes if a.name == plan.square)
+    axes = (*(a for a in st.axes if a is not other), other)
+    index = tuple(Var(a.name) for a in axes)
+    if _whole(st, plan.square, plan.lanes, shapes):
+        tile = Stage(f"{st.name}_tile", st.dtype, axes, st.body)
+        return [tile, replace(st, body=Load(tile.name, index, st.dtype))]
+    tiles: dict[Load, Stage] = {}
+    for n, load in enumerate(_strided(st, st.axes[-1].name, plan.lanes, shapes)):
+        tiles[load] = Stage(f"{st.name}_tile{n}", load.type, axes, load)
+
+    def from_tile(e: Expr) -> Expr | None:
+        return Load(tiles[e].name, index, e.type) if isinstance(e, Load) and e in tiles else None
+
+    return [*tiles.values(), replace(st, body=s.transform(st.body, from_tile))]
+
+
+# --- building -------------------------------------------------------------------------------------------
+
+
+def _line(sch: Schedule, st: Stage, plan: Plan, threads: int) -> None:
+    """The innermost axis in vectors; tasks from the outer axes and, where these are few, from its pieces."""
+    last, within = st.axes[-1], [st.name]
+    block = plan.lanes * plan.unroll
+    blocks = -(-last.extent // block)
+    outer = math.prod(a.extent for a in st.axes[:-1])
+    wanted = min(TASKS_PER_THREAD * threads, outer * last.extent // SMALLEST_TASK)
+    pieces = min(blocks, -(-wanted // outer))
+    name = last.name
+    if pieces > 1:
+        sch.split(name, -(-blocks // pieces) * block, f"{name}_t", f"{name}_s", within=within)
+        name = f"{name}_s"
+    sch.split(name, block, f"{name}_o", f"{name}_i", within=within)
+    sch.split(f"{name}_i", plan.lanes, f"{name}_u", f"{name}_v", within=within)
+    sch.annotate("unroll", f"{name}_u", within=within)
+    sch.annotate("vector" if plan.lanes > 1 else "unroll", f"{name}_v", within=within)
+    loops = sch.nest(st.name).loops
+    _parallel(loops[: len(st.axes) - 1 + (pieces > 1)], outer * last.extent)
+
+
+def _parallel(loops: list, total: int) -> None:
+    """Outer loops become tasks while what is inside is no trifle."""
+    for n, lp in enumerate(loops):
+        if n and total // math.prod(x.extent for x in loops[:n]) < SMALLEST_TASK:
+            break
+        lp.kind = "parallel"
+
+
+def _square(sch: Schedule, st: Stage, plan: Plan, tiles: list[str]) -> None:
+    last, other, side = st.axes[-1].name, plan.square, plan.lanes
+    labels = [*tiles, st.name]
+    rest = [a.name for a in st.axes if a.name not in (last, other)]
+    for axis in (last, other):
+        sch.split(axis, side, f"{axis}_o", f"{axis}_i", within=labels)
+    shared = [*rest, f"{other}_o", f"{last}_o"]
+    for tile in tiles:
+        sch.reorder(tile, [*shared, f"{last}_i", f"{other}_i"])
+        sch.annotate("unroll", f"{last}_i", within=[tile])
+        sch.annotate("vector", f"{other}_i", within=[tile])
+    sch.reorder(st.name, [*shared, f"{other}_i", f"{last}_i"])
+    sch.annotate("unroll", f"{other}_i", within=[st.name])
+    sch.annotate("vector", f"{last}_i", within=[st.name])
+    parent = sch.merge(labels, len(shared))
+    for nest in parent.children()[: len(tiles)]:
+        compute_on_padding(sch, nest, parent)
+    for tile in tiles:
+        sch.stage(tile, parent, "register")
+    _parallel(parent.loops[:-1], math.prod(st.shape))
