@@ -51,8 +51,9 @@ class KernelTask:
         what = print_expr(self.expr) if self.expr else print_program(self.program) if self.program else ""
         layouts = " ".join(f"{name}:{layout}" for name, layout in sorted(self.layouts))
         consts = " ".join(sorted(self.constants))
+        machine = f"{self.target.name}/{self.target.cpu}"
         return (
-            f"{self.name} {self.algorithm} {self.target.name}/{self.target.cpu} threads={self.threads}\n{what}\n"
+            f"{self.name} {self.algorithm} {machine} threads={self.threads}\n{what}\n"
             f"layouts {layouts}\nconstants {consts}\ntransformed {self.transformed}"
         )
 

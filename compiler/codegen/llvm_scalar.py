@@ -252,7 +252,7 @@ class Scalars(Memory):
                 self.expr(x)
 
     def masked(self, cond: Value, e: Expr) -> Value:
-        """`e` where it is only needed under one more condition. What is computed under it is not valid elsewhere."""
+        """`e` where it is only needed under one more condition; what it computes is not valid elsewhere."""
         if not self.touches_memory(e):
             return self.expr(e)
         outer, memo = self.mask, self.memo
@@ -432,7 +432,7 @@ def _certain(e: Expr, known: dict[Expr, frozenset[Expr]]) -> frozenset[Expr]:
 
 
 def is_zero(v: Value) -> bool:
-    """A zero read from padding, whose products are skipped (a zero of the model's own would keep NaN and inf)."""
+    """A zero read from padding: its products are skipped (a zero of the model's own keeps NaN and inf)."""
     return v.const is PADDING
 
 

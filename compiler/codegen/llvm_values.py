@@ -10,14 +10,14 @@ import numpy as np
 from ..ir.types import BOOL, I64, DType
 
 _SCALAR_TYPES = {
-    "f32": "float", "f64": "double", "f16": "i16", "bf16": "i16", "bool": "i1",
-    "i8": "i8", "u8": "i8", "i16": "i16", "u16": "i16", "i32": "i32", "u32": "i32", "i64": "i64", "u64": "i64",
+    "f32": "float", "f64": "double", "f16": "i16", "bf16": "i16", "bool": "i1", "i8": "i8", "u8": "i8",
+    "i16": "i16", "u16": "i16", "i32": "i32", "u32": "i32", "i64": "i64", "u64": "i64",
 }  # fmt: skip
 _INTRINSIC_SUFFIX = {"float": "f32", "double": "f64"}
 
 
 def value_type(dtype: DType, lanes: int = 1) -> str:
-    """The type of a value in a register. 16-bit floats are bit patterns; `lower.narrow` does their arithmetic."""
+    """The type of a value in a register. 16-bit floats are bit patterns: `lower.narrow` does the rest."""
     scalar = _SCALAR_TYPES[dtype.name]
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 

@@ -37,7 +37,7 @@ COSTLY = frozenset(
 
 
 def prepared(task: KernelTask) -> TensorExpr:
-    """The task's expression over physical arrays, with every stage inlined that is cheap to compute where it is read."""
+    """The task's expression over physical arrays, every stage inlined that is cheap where it is read."""
     if task.expr is None:
         raise InternalError(f"task {task.name} has no tensor expression")
     return inline_cheap(relayout(inline_cheap(task.expr), dict(task.layouts)))
