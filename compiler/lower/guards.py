@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ..ir import affine
 from ..ir import loops as L
@@ -21,6 +22,7 @@ from ..ir.scalar import Binary, Const, Expr, Load, Select, Var
 from ..ir.types import I64, DType
 
 PEEL = 2  # edge iterations that become straight code of their own
+EDGE_PIECES = 16  # pieces of one edge of a loop that differ in which conditions hold
 STATEMENT_LIMIT = 12_000  # stores after unrolling that one program may grow to by partitioning
 
 
@@ -238,8 +240,8 @@ def _partition_loop(st: For, ranges: dict[str, Range], budget: _Budget) -> list[
     if steady is None:
         return [replace(st, body=_recurse(st, lo, hi - 1, ranges, budget))]
     first, last = steady  # [first, last) needs no guard; empty where every iteration is an edge
-    edges = [(v, v + 1) for v in range(lo, first)] if first - lo <= PEEL else [(lo, first)]
-    tail = [(v, v + 1) for v in range(last, hi)] if hi - last <= PEEL else [(last, hi)]
+    edges = _edge_pieces(st, lo, first, ranges)
+    tail = _edge_pieces(st, last, hi, ranges)
     pieces = [*edges, (first, last), *tail]
     pieces = [(a, b) for a, b in pieces if a < b]
     cost = _weight(st.body) * (len(pieces) - 1)
@@ -252,6 +254,27 @@ def _partition_loop(st: For, ranges: dict[str, Range], budget: _Budget) -> list[
             for a, b in pieces
         ]
     return [replace(st, body=_choose(st, pieces, ranges, budget))]
+
+
+def _edge_pieces(st: For, lo: int, hi: int, ranges: dict[str, Range]) -> list[tuple[int, int]]:
+    """The iterations of an edge: each alone if few, else cut where some condition begins to hold or fail."""
+    if hi - lo <= PEEL:
+        return [(v, v + 1) for v in range(lo, hi)]
+    points = {lo, hi}
+    for cond, inner in _conditions(st.body, {**ranges, st.var: (lo, hi - 1)}):
+        for c in conjuncts(cond):
+            for e in (c, _negated(c)):
+                a, b = _always(e, st.var, inner, lo, hi) or (lo, hi)
+                points |= {a, b} if a < b else set()
+    cuts = sorted(points)
+    return list(pairwise(cuts)) if len(cuts) <= EDGE_PIECES + 1 else [(lo, hi)]
+
+
+def _negated(cond: Expr) -> Expr:
+    opposite = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+    if isinstance(cond, Binary) and cond.op in opposite:
+        return Binary(opposite[cond.op], cond.a, cond.b)
+    return s.call("not", cond)
 
 
 def _choose(st: For, pieces: list[tuple[int, int]], ranges: dict[str, Range], budget: _Budget) -> Body:
