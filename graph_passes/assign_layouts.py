@@ -97,6 +97,7 @@ def _winograd(state: _State, node: Node, tile: int) -> Node:
     op = node.op
     assert isinstance(op, FusedOp)
     weights = op.graph.nodes[0].inputs[1]
+    assert weights is not None
     packed = f"{weights}@winograd{tile}"
     state.constants[packed] = transform_weights(state.graph.constants[weights], tile, state.block, VECTORS)
     state.types[packed] = TensorType(F32, state.constants[packed].shape)

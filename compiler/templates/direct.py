@@ -468,7 +468,7 @@ def _prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params) -> lis
             continue
         inner = [v for v in s.variables(load.index[-1])]
         for n in range(_columns(roles, p, task)):
-            values: dict[str, Expr] = {v: s.const(0) for v in inner} | {column: s.const(n)}
+            values: dict[str, Expr] = {**{v: s.const(0) for v in inner}, column: s.const(n)}
             index = [affine.simplify(s.substitute(e, values), {}) for e in load.index]
             index[-1] = index[-1] + p.prefetch * lanes
             result.append(Prefetch(load.tensor, tuple(index)))

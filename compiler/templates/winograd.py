@@ -296,7 +296,7 @@ class _Builder:
                 kind="unroll",
             )
 
-        value = Load("V", self.v_index(P, tile, IC), F32)
+        value: Expr = Load("V", self.v_index(P, tile, IC), F32)
         inside = s.lt(tile, tiles)
         if tiles % p.group:
             value = s.select(inside, value, 0.0)
