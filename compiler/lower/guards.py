@@ -130,8 +130,8 @@ def conjuncts(e: Expr) -> list[Expr]:
     return [e]
 
 
-def _bound(cond: Expr, var: str) -> tuple[bool, Expr] | None:
-    """(True, e) for var < e, (False, e) for var >= e; None if the condition is not of that kind."""
+def _comparison(cond: Expr, var: str) -> tuple[str, int, Expr] | None:
+    """(op, c, rest) of a condition c·var + rest op 0; None if it is not of that kind."""
     if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype is I64):
         return None
     form = affine.linear(s.binary("sub", cond.a, cond.b))
@@ -139,7 +139,15 @@ def _bound(cond: Expr, var: str) -> tuple[bool, Expr] | None:
     if c == 0 or any(var in s.variables(a) for a, _ in form.terms if not isinstance(a, Var)):
         return None
     rest = affine.Linear(form.offset, tuple((a, k) for a, k in form.terms if a != Var(var))).expr()
-    op = cond.op
+    return cond.op, c, rest
+
+
+def _bound(cond: Expr, var: str) -> tuple[bool, Expr] | None:
+    """(True, e) for var < e, (False, e) for var >= e; None if the condition is not of that kind."""
+    comparison = _comparison(cond, var)
+    if comparison is None:
+        return None
+    op, c, rest = comparison
     if c < 0:  # -c·var op rest'
         op = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}[op]
         c, rest = -c, s.binary("mul", rest, -1)
@@ -334,20 +342,17 @@ def _always(cond: Expr, var: str, ranges: Mapping[str, Range], lo: int, hi: int)
     """The iterations [a, b) of `var` for which the condition holds whatever the others are; None if it
     does not matter.
     """
-    if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype is I64):
+    comparison = _comparison(cond, var)
+    if comparison is None:
         return None
-    form = affine.linear(s.binary("sub", cond.a, cond.b))
-    c = form.coefficient(var)
-    if c == 0 or any(var in s.variables(a) for a, _ in form.terms if not isinstance(a, Var)):
-        return None
-    rest = affine.Linear(form.offset, tuple((a, k) for a, k in form.terms if a != Var(var))).expr()
+    op, c, rest = comparison
     low, high = affine.bounds(rest, ranges)
-    if cond.op in ("lt", "le"):  # c·v + rest < 0, worst where rest is high
-        strict = 1 if cond.op == "lt" else 0
+    if op in ("lt", "le"):  # c·v + rest < 0, worst where rest is high
+        strict = 1 if op == "lt" else 0
         edge = -high - strict  # c·v <= edge
         a, b = (lo, edge // c + 1) if c > 0 else (-((edge) // -c), hi)
     else:
-        strict = 1 if cond.op == "gt" else 0
+        strict = 1 if op == "gt" else 0
         edge = strict - low  # c·v >= edge
         a, b = (-(-edge // c), hi) if c > 0 else (lo, (-edge) // -c + 1)
     return max(a, lo), min(b, hi)
