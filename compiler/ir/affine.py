@@ -10,7 +10,7 @@ from .types import BOOL, I64
 
 Range = tuple[int, int]
 """Inclusive bounds of a value."""
-_BIG = 1 << 62
+_BIG = 1 << 66  # beyond every i64 and every difference of two
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from .guarded import GuardedMemory
 
 
 def runnable_targets() -> list[str]:
-    """host, and the named targets that this CPU runs."""
-    return ["host", *(t.name for t in TARGETS.values() if set(t.features) <= set(host().features))]
+    """host, and the named targets with narrower vectors, which this CPU runs too."""
+    return ["host", *(t.name for t in TARGETS.values() if t.vector_bits < host().vector_bits)]
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,12 @@ def loops_task(name: str, program: Program, target: str, threads: int = 2) -> Ke
 
 
 def build(task: KernelTask, symbol: str) -> Build:
-    program = replace(scheduled(task, DefaultConfig()), name=symbol)
-    lowered = finish(program, has_f16c="f16c" in task.target.features)
-    return Build(program, lowered, generate(lowered, task.target))
+    return build_program(replace(scheduled(task, DefaultConfig()), name=symbol), task.target)
+
+
+def build_program(program: Program, target: Target) -> Build:
+    lowered = finish(program, has_f16c="f16c" in target.features)
+    return Build(program, lowered, generate(lowered, target))
 
 
 def load(builds: Sequence[Build], target: Target) -> LoadedCode:

@@ -16,7 +16,7 @@ WORK_LIMIT = 2000  # statements executed; the interpreter takes some microsecond
 
 
 def check_programs(case: Case, target: str) -> None:
-    """Each algorithm's scheduled and lowered program passes the verifier and gives the reference's outputs."""
+    """Each algorithm's scheduled and lowered program passes the verifier and gives the right outputs."""
     graph = build_graph(case)
     if any(node.op.has("loops") for node in graph.nodes):
         return
@@ -42,7 +42,7 @@ def check_programs(case: Case, target: str) -> None:
 
 
 def work_of(body: Body) -> int:
-    """Statements that a program executes; loops of unknown extent are taken once, both sides of branches too."""
+    """Statements that a program executes; loops of unknown extent count once, both sides of branches too."""
     total = 0
     for st in body:
         match st:
