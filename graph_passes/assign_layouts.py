@@ -58,7 +58,7 @@ def assign_layouts(graph: Graph, target: Target, threads: int) -> Graph:
         elif isinstance(node.op, Reshape):
             nodes.append(_flatten(state, node, consumers.get(node.outputs[0], [])))
         elif isinstance(node.op, FusedOp):
-            nodes.append(_fused(state, node))
+            nodes += _fused(state, node)
         else:
             nodes.append(node)
     types = state.types
@@ -69,14 +69,15 @@ def assign_layouts(graph: Graph, target: Target, threads: int) -> Graph:
     return graph.with_nodes(nodes, types, state.constants)
 
 
-def _fused(state: _State, node: Node) -> Node:
+def _fused(state: _State, node: Node) -> list[Node]:
+    """The node on its layouts, after the copies that it needs."""
     layout = _output_layout(state.graph, node, state.layouts, state.block)
     if layout is not None:
         for o in node.outputs:
             state.layouts[o] = layout
     tile = choose_tile(state.graph, node, state.layouts, state.target, state.threads)
     if tile:
-        return _winograd(state, node, tile)
+        return [_winograd(state, node, tile)]
     inputs = list(node.inputs)
     for position, wanted in _weight_layouts(state.graph, node, state.layouts, state.block).items():
         value = inputs[position]
@@ -89,7 +90,27 @@ def _fused(state: _State, node: Node) -> Node:
         state.constants[packed] = wanted.pack(array)
         state.types[packed] = replace(state.graph.types[value], layout=wanted)
         inputs[position] = packed
-    return replace(node, inputs=tuple(inputs))
+    copies = _plain_groups(state, node, inputs) if layout is None else []
+    return [*copies, replace(node, inputs=tuple(inputs))]
+
+
+def _plain_groups(state: _State, node: Node, inputs: list[str | None]) -> list[Node]:
+    """Groups of channels that are no whole blocks are read plain; names the copy in `inputs`."""
+    conv = _anchor(node)
+    if not isinstance(conv, Conv) or conv.group == 1:
+        return []
+    inside = node.op.graph  # type: ignore[attr-defined]
+    data = next(n for n in inside.nodes if isinstance(n.op, Conv)).inputs[0]
+    if data not in inside.inputs or data not in state.layouts:
+        return []
+    plain = f"{data}@plain"
+    inputs[inside.inputs.index(data)] = plain
+    if plain in state.types:
+        return []
+    state.types[plain] = state.types[data]
+    types = {data: state.types[data], plain: state.types[data]}
+    inside = Graph("copy", (data,), (plain,), (Node(Identity(), (data,), (plain,), data),), types)
+    return [Node(FusedOp(inside), (data,), (plain,), f"{data} (to plain)")]
 
 
 def _winograd(state: _State, node: Node, tile: int) -> Node:

@@ -15,11 +15,14 @@ from ..ir.scalar import Binary, Const, Expr, Load, Var
 SHORTEST = 8  # elements of an innermost axis
 
 
-def split_divided_axes(expr: TensorExpr) -> TensorExpr:
-    """The same computation with every axis split that some index divides by a factor of its extent."""
+def split_divided_axes(expr: TensorExpr, reductions: bool = True) -> TensorExpr:
+    """The same computation with every axis split that some index divides by a factor of its extent.
+
+    Axes that are summed over stay as they are unless `reductions`.
+    """
     while True:
         for st in expr.stages:
-            found = _divided(st)
+            found = _divided(st, reductions)
             if found is not None:
                 expr = _split(expr, st, *found)
                 break
@@ -27,10 +30,10 @@ def split_divided_axes(expr: TensorExpr) -> TensorExpr:
             return expr
 
 
-def _divided(st: Stage) -> tuple[str, int] | None:
+def _divided(st: Stage, reductions: bool) -> tuple[str, int] | None:
     """An axis and the least factor that divides it. The innermost axis is not cut too short."""
     extents = {a.name: a.extent for a in st.all_axes}
-    if st.reduce and st.reduce.op.startswith("arg"):
+    if st.reduce and (st.reduce.op.startswith("arg") or not reductions):
         extents = {a.name: a.extent for a in st.axes}
     factors: dict[str, set[int]] = {}
     for e in s.walk(st.body):

@@ -28,6 +28,7 @@ from ..schedule.nest import Nest
 from ..schedule.relayout import relayout
 from ..schedule.rewrite_expr import rename_axes
 from ..schedule.schedule import Schedule
+from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .common import inline_cheap
 
@@ -173,7 +174,7 @@ def _expression(task: KernelTask) -> TensorExpr | None:
     layout = of_output.pop()
     if layout is not None:
         layouts[ACC] = layout
-    expr = canonical(relayout(expr, layouts))
+    expr = canonical(split_divided_axes(relayout(expr, layouts), reductions=False))  # groups of channels
     acc = expr.stage(ACC)
     if acc.reduce is None or not acc.axes:
         return None
