@@ -221,16 +221,24 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
     dims = {name: type.dims for name, type in expr.params}
     packs: list[Stage] = []
 
+    ranges = {a.name: (0, a.extent - 1) for a in acc.all_axes}
+
     def repack(e: Expr) -> Expr | None:
         if not isinstance(e, Load) or vector.name not in s.variables(e):
             return None
         if _stride(e, dims[e.tensor], vector, lanes) in (0, 1):
             return None
         packed = _packed(e, acc, vector.name, dims[e.tensor], len(packs))
-        if packed is None:
+        if packed is not None:
+            packs.append(packed)
+            return Load(packed.name, tuple(Var(a.name) for a in packed.axes), e.type)
+        step = affine.linear(e.index[-1]).coefficient(vector.name)
+        if step < 2 or any(vector.name in s.variables(i) for i in e.index[:-1]):
             return None
-        packs.append(packed)
-        return Load(packed.name, tuple(Var(a.name) for a in packed.axes), e.type)
+        packs.append(_by_phase(e, dims[e.tensor], step, len(packs)))
+        last = e.index[-1]
+        index = (*e.index[:-1], s.binary("mod", last, step), s.binary("floordiv", last, step))
+        return affine.simplify(Load(packs[-1].name, index, e.type), ranges)
 
     body = s.transform(acc.body, repack)
     dims.update({p.name: p.shape for p in packs})
@@ -267,6 +275,17 @@ def _packed(load: Load, acc: Stage, vector: str, shape: tuple[int, ...], n: int)
     order = [name for name in names if name != vector] + [vector]
     axes = tuple(Axis(name, extents[name]) for name in order)
     return Stage(f"packed{n}", load.type, axes, load)
+
+
+def _by_phase(load: Load, shape: tuple[int, ...], step: int, n: int) -> Stage:
+    """p[…, r, q] = x[…, step·q + r]: what a strided window reads side by side stands side by side."""
+    axes = tuple(Axis(f"d{i}", d) for i, d in enumerate(shape[:-1]))
+    axes += (Axis("r", step), Axis("q", -(-shape[-1] // step)))
+    place = Var("q") * step + Var("r")
+    body: Expr = Load(load.tensor, (*(Var(a.name) for a in axes[:-2]), place), load.type)
+    if shape[-1] % step:
+        body = s.select(s.lt(place, shape[-1]), body, s.const(0, load.type))
+    return Stage(f"packed{n}", load.type, axes, body)
 
 
 # --- roles and tiles -------------------------------------------------------------------------------------
