@@ -17,8 +17,7 @@ from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.matmul import MatMul
 from ..compiler.ops.movement import BlockedFlatten, Concat, Identity, Reshape
-from ..compiler.ops.packed_lstm import PackedLstm, pack_weights
-from ..compiler.ops.recurrence import LstmRecurrence
+from ..compiler.ops.packed_recurrence import PACKED, pack_weights
 from ..compiler.ops.toom_cook import transform_weights
 from ..compiler.target import Target
 from ..compiler.templates.winograd import VECTORS
@@ -53,7 +52,7 @@ def assign_layouts(graph: Graph, target: Target, threads: int) -> Graph:
     nodes: list[Node] = []
     consumers = graph.consumers()
     for node in graph.nodes:
-        if isinstance(node.op, LstmRecurrence):
+        if type(node.op) in PACKED:
             nodes.append(_packed_recurrence(state, node))
         elif isinstance(node.op, Reshape):
             nodes.append(_flatten(state, node, consumers.get(node.outputs[0], [])))
@@ -168,18 +167,18 @@ def _permuted_rows(state: _State, node: Node, weights: np.ndarray, layout: Layou
 
 
 def _packed_recurrence(state: _State, node: Node) -> Node:
-    """An LSTM's time loop with constant weights streams them packed."""
+    """A time loop with constant weights and sequences of full length streams its weights packed."""
     op, graph = node.op, state.graph
-    assert isinstance(op, LstmRecurrence)
-    weights = node.reads[1]
-    extras = node.inputs[4:]
+    weights = node.inputs[1]
+    *extras, lengths = [*node.inputs, *[None] * 6][2 : len(type(op).roles)]  # type: ignore[attr-defined]
     f32 = graph.types[node.reads[0]].dtype is F32
-    if not f32 or weights not in graph.constants or any(e is not None for e in extras):
+    if not f32 or weights not in graph.constants or lengths is not None:
         return node
-    packed = f"{weights}@lstm{state.block}"
+    packed = f"{weights}@packed{state.block}"
     state.constants[packed] = pack_weights(graph.constants[weights], state.block)
     state.types[packed] = TensorType(F32, state.constants[packed].shape)
-    return replace(node, op=PackedLstm(**op.attributes()), inputs=(node.inputs[0], packed, *node.inputs[2:4]))
+    inputs = (node.inputs[0], packed, *extras)
+    return replace(node, op=PACKED[type(op)](**op.attributes()), inputs=inputs)
 
 
 def _anchor(node: Node) -> Op:

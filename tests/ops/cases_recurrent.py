@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from burnish.compiler.ops.base import Op
-from burnish.compiler.ops.packed_lstm import PackedLstm
+from burnish.compiler.ops.packed_recurrence import PackedGru, PackedLstm, PackedRnn
 from burnish.compiler.ops.recurrence import (
     SIGMOID,
     TANH,
@@ -91,4 +91,9 @@ CASES = [
     layer_case(RNN((TANH, ("relu",)), "bidirectional", batch_first=True), 1, 2, ("bias", "h0"), LENGTHS),
     Case(PackedLstm(), ("f32[3,2,44]", "f32[2,11,4,8]", "f32[2,11]", "f32[2,11]")),
     Case(PackedLstm(reverse=True, clip=0.5), ("f32[4,1,12]", "f32[1,3,4,4]")),
+    Case(PackedLstm(), ("f32[3,1,20]", "f32[2,5,4,4]", None, "f32[1,5]", "f32[15]")),
+    Case(PackedRnn(), ("f32[3,2,9]", "f32[2,9,1,8]", "f32[2,9]")),
+    Case(PackedGru(), ("f32[3,2,27]", "f32[2,9,3,8]", "f32[2,9]")),
+    Case(PackedGru(linear_before_reset=True), ("f32[4,1,21]", "f32[2,7,3,4]", None, "f32[7]")),
+    Case(PackedGru(reverse=True, linear_before_reset=True), ("f32[2,3,21]", "f32[2,7,3,4]")),
 ]

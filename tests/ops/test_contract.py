@@ -17,7 +17,9 @@ from .case import all_cases
 INTERNAL = {
     "FusedOp": "the fuse pass makes it of operators that each have a case",
     "BlockedFlatten": "layout assignment makes it of a Reshape",
+    "PackedGru": "layout assignment makes it of a GruRecurrence with constant weights",
     "PackedLstm": "layout assignment makes it of an LstmRecurrence with constant weights",
+    "PackedRnn": "layout assignment makes it of an RnnRecurrence with constant weights",
 }
 """Operators that neither a rule nor a decomposition makes, and why they exist."""
 WITHOUT_CASE = {"FusedOp"}
