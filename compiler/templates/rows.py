@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from ..ir import scalar as s
 from ..ir.expr import Reduce, Stage, TensorExpr
-from ..ir.loops import Program
+from ..ir.loops import Program, Store
 from ..ir.scalar import Expr, Load, Var
 from ..kernel_task import Config, KernelTask
 from ..schedule.canonical import canonical
@@ -195,7 +195,7 @@ def _build(
         if set(nest_stores(nest)) <= set(local):
             compute_on_padding(sch, nest, parent)
     for name in local:
-        sch.stage(name, parent, "register")
+        sch.stage(name, parent, _scope(parent, name))
     _parallel(parent, expr, stages)
 
 
@@ -229,6 +229,20 @@ def _vectorise(sch: Schedule, nest: Nest, plan: tuple[str, int, int] | None, row
     sch.annotate("unroll", f"{axis}_u", within=within)
     sch.annotate("vector", f"{axis}_v", within=within)
     return [f"{axis}_u", f"{axis}_v"]
+
+
+def _scope(parent: Nest, name: str) -> str:
+    """Where a row's temporary lives: in registers unless a loop that stays a loop walks through it."""
+    for nest in parent.children():
+        serial = {lp.var for lp in nest.loops if lp.kind == "serial"}
+        for st in nest.body:
+            if not isinstance(st, Store):
+                continue
+            accesses = [ld.index for ld in s.loads(st.value) if ld.tensor == name]
+            accesses += [st.index] if st.buffer == name else []
+            if any(s.variables(e) & serial for index in accesses for e in index):
+                return "scratch"
+    return "register"
 
 
 def _parallel(parent: Nest, expr: TensorExpr, stages: Sequence[str]) -> None:
