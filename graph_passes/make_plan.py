@@ -34,8 +34,9 @@ def make_plan(
     roots = {v: owner for v, (owner, _) in places.items()}
     outputs = {}  # root value → output index, for those that are written straight into the output's memory
     for i, value in enumerate(graph.outputs):
-        root = roots[value]
-        if root not in graph.inputs and root not in graph.constants and root not in outputs:
+        root, offset = places[value]
+        whole = offset == 0 and graph.types[value].nbytes == graph.types[root].nbytes
+        if whole and root not in graph.inputs and root not in graph.constants and root not in outputs:
             outputs[root] = i
     offsets, temp_offsets, arena = _place(graph, kernels, roots, outputs)
     weights, weight_offsets = _pack_weights(graph, kernels, roots)

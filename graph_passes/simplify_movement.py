@@ -134,13 +134,13 @@ def concat_slices(r: Rewriter, node: Node) -> str | None:
     if slices[0] is None or len(slices) < 2:
         return None
     first, end = slices[0], 0
-    for s in slices:
+    for position, s in enumerate(slices):
         if s is None or s.inputs != first.inputs or s.op.steps != first.op.steps or first.op.steps[axis] != 1:
             return None
         others = [n for n in range(len(s.op.starts)) if n != axis]
         if any((s.op.starts[n], s.op.sizes[n]) != (first.op.starts[n], first.op.sizes[n]) for n in others):
             return None
-        if s is not first and s.op.starts[axis] != end:
+        if position and s.op.starts[axis] != end:
             return None
         end = s.op.starts[axis] + s.op.sizes[axis]
     sizes = list(first.op.sizes)

@@ -66,9 +66,10 @@ def is_view(graph: Graph, node: Node) -> bool:
 
 
 def _only(node: Node) -> object:
-    """The operator of a group of one."""
+    """The operator of a group of one that reads what the group reads, each once."""
     if isinstance(node.op, FusedOp) and len(node.op.graph.nodes) == 1:
-        return node.op.graph.nodes[0].op
+        inner = node.op.graph.nodes[0]
+        return inner.op if inner.inputs == node.op.graph.inputs else None
     return None
 
 
@@ -104,13 +105,14 @@ def _row_bytes(type: TensorType, axis: int) -> int:
 def _concat_offsets(graph: Graph, node: Node, op: Concat) -> list[int] | None:
     result = graph.types[node.outputs[0]]
     sources = [graph.types[v] for v in node.reads]
-    sizes = [t.dims[op.axis] for t in sources]
-    if any(t.layout != result.layout for t in sources) or not contiguous_along(result, op.axis, sizes):
+    axis = op.axis % result.rank
+    sizes = [t.dims[axis] for t in sources]
+    if any(t.layout != result.layout for t in sources) or not contiguous_along(result, axis, sizes):
         return None
     offsets, position = [], 0
     for n in sizes:
         offsets.append(position)
-        position += n * _row_bytes(result, op.axis)
+        position += n * _row_bytes(result, axis)
     return offsets if all(o % ALIGNMENT == 0 for o in offsets) and all(sizes) else None
 
 
