@@ -1,0 +1,80 @@
+"""What the templates of rows and maps promise about their programs and code, beyond the right values."""
+
+import pytest
+from burnish.compiler.codegen.llvm import generate
+from burnish.compiler.ir import loops as L
+from burnish.compiler.ir import scalar as s
+from burnish.compiler.ir.types import Layout, TensorType
+from burnish.compiler.kernel_task import DefaultConfig, KernelTask
+from burnish.compiler.lower.lower import lower
+from burnish.compiler.ops.base import Op
+from burnish.compiler.ops.conv import Conv
+from burnish.compiler.ops.fused import expression
+from burnish.compiler.ops.movement import Concat, Identity, Transpose
+from burnish.compiler.ops.normalization import GroupNormalization, LayerNormalization
+from burnish.compiler.ops.reduction import ArgReduce, Softmax
+from burnish.compiler.target import get_target
+from burnish.compiler.templates.registry import algorithms
+
+BLOCKED = Layout.channel_blocked(4, 16)
+
+
+def task_of(op: Op, algorithm: str, *types: str, output: Layout | None = None) -> KernelTask:
+    expr = expression(op, tuple(TensorType.parse(t) for t in types))
+    layouts = ((expr.outputs[0], output),) if output else ()
+    return KernelTask("kernel", expr, layouts, frozenset(), algorithm, get_target("x86-64-v4"), 2)
+
+
+@pytest.mark.parametrize(
+    "op, types",
+    [
+        (Softmax(-1), ("f32[128,1000]",)),
+        (Softmax(1), ("f32[2,21,33,5]",)),
+        (LayerNormalization(-1), ("f32[128,768]", "f32[768]", "f32[768]")),
+        (GroupNormalization(4), ("f32[2,64,7,7]", "f32[64]", "f32[64]")),
+        (ArgReduce("argmax", 1), ("f32[128,1000]",)),
+    ],
+)
+def test_rows_are_one_step_without_gathers(op: Op, types: tuple[str, ...]) -> None:
+    task = task_of(op, "rows", *types)
+    assert algorithms(task)[0] == "rows"
+    code = generate(lower(task, DefaultConfig()), task.target)
+    assert len(code.steps) == 1
+    assert code.steps[0].tasks > 1
+    assert "llvm.masked.gather" not in code.ir
+
+
+@pytest.mark.parametrize(
+    "op, types, output",
+    [
+        (Transpose((0, 2, 3, 1)), "f32[1,12,128,64]", None),
+        (Transpose((1, 0)), "u8[100,77]", None),
+        (Identity(), "f32[1,64,56,56]", BLOCKED),
+        (Identity(), "f32[1,3,9,7]", BLOCKED),
+    ],
+)
+def test_transposes_are_shuffles(op: Op, types: str, output: Layout | None) -> None:
+    task = task_of(op, "map", types, output=output)
+    assert algorithms(task)[0] == "map"
+    ir = generate(lower(task, DefaultConfig()), task.target).ir
+    assert "shufflevector" in ir
+    assert "gather" not in ir
+    assert "scatter" not in ir
+
+
+@pytest.mark.parametrize("axis, mixed", [(1, 0), (2, 2)])
+def test_concatenation_selects_only_where_inputs_meet(axis: int, mixed: int) -> None:
+    shapes = {
+        1: ("f32[4,3,640]", "f32[4,5,640]", "f32[4,7,640]"),
+        2: ("f32[4,3,100]", "f32[4,3,200]", "f32[4,3,300]"),
+    }
+    program = lower(task_of(Concat(axis), "map", *shapes[axis]), DefaultConfig())
+    stores = [st for st in L.walk(program.body) if isinstance(st, L.Store)]
+    selecting = [st for st in stores if any(isinstance(e, s.Select) for e in s.walk(st.value))]
+    assert len(selecting) == mixed
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_small_groups_are_on_register_tiles(stride: int) -> None:
+    conv = Conv(strides=(stride, stride), pads=(1, 1, 1, 1), dilations=(1, 1), group=8)
+    assert algorithms(task_of(conv, "direct", "f32[1,32,28,28]", "f32[32,4,3,3]"))[0] == "direct"
