@@ -41,7 +41,7 @@ def command(model, output, shapes, dims, target, cache, threads, stop_after, dum
     .h that is written beside it.
     """
     start = time.perf_counter()
-    source = find_source(model, only_model=True)
+    source = find_source(model, dims, only_model=True)
     log = Log(check_folder(dump) if dump else None)
     if stop_after:
         machine = get_target(target)

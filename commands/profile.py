@@ -69,7 +69,7 @@ def command(source, trace, sort, shapes, dims, target, cache, threads, seed):
     """
     if trace:
         check_writable(trace)
-    found = find_source(source)
+    found = find_source(source, dims)
     threads = threads or host_threads()
     module = open_module(found, shapes, dims, threads, target=target, cache=cache)
     result = profile(module, random_feeds(found, module.inputs, seed), threads)

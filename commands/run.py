@@ -33,7 +33,7 @@ from .source import find_source, open_module, random_feeds
 @SEED
 def command(source, files, output, shapes, dims, target, cache, threads, seed):
     """Run a module (.so), or compile and run a model (.onnx or a name from the zoo)."""
-    found = find_source(source)
+    found = find_source(source, dims)
     for path in files.values():
         if not path.is_file():
             raise InputError(f"--input: there is no file {path}")

@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..frontends.onnx.interface import resolve_inputs
 from ..frontends.onnx.whole import read_whole
 from ..models import zoo
+from ..models.digits import WEIGHTS
 from ..pipeline import Module, load
 from ..pipeline import compile as compile_model
 from .progress import kernel_progress
@@ -47,8 +48,11 @@ class Source:
         return read_whole(self.path or "")
 
 
-def find_source(text: str, only_model: bool = False) -> Source:
-    """A file if there is one of this name, else a network of the zoo. `only_model` refuses modules."""
+def find_source(text: str, dims: Mapping[str, int] | None = None, only_model: bool = False) -> Source:
+    """A file if there is one of this name, else a network of the zoo. `only_model` refuses modules.
+
+    `dims` are the sizes that will be given: digits keeps its open batch where one of them is for it.
+    """
     path = Path(text)
     if path.is_file():
         source = Source(path.stem, path)
@@ -59,6 +63,8 @@ def find_source(text: str, only_model: bool = False) -> Source:
         if only_model and source.is_module:
             raise InputError(f"{path} is a compiled module; expected an ONNX model")
         return source
+    if text == "digits" and "batch" in (dims or {}):
+        return Source(text, proto=onnx.load(WEIGHTS))
     if text in zoo.names():
         return Source(text, proto=zoo.build(text))
     if path.exists():

@@ -46,9 +46,9 @@ def command(source, model, against, layerwise, threads, random_weights, shapes, 
     Exit code 1 if any value is off by more than 1e-4 of its tensor's largest; by more than 1e-9 in f64,
     1e-2 in f16 and 5e-2 in bf16, which others round after every operator; at all in integers and bools.
     """
-    found = find_source(source)
+    found = find_source(source, dims)
     if found.is_module:
-        origin = find_source(model, only_model=True) if model else None
+        origin = find_source(model, dims, only_model=True) if model else None
         if layerwise:
             raise InputError("--layerwise compiles the model again: give the model instead of a module")
         module = load(found.path or "", verify_digest=True)

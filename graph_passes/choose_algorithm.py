@@ -40,10 +40,19 @@ def choose_tile(graph: Graph, node: Node, layouts: Mapping[str, Layout], target:
         products = g.batch * t.points * t.tiles * g.channels * g.out_channels
         transforms = g.batch * t.points * t.tiles * (g.channels + g.out_channels) * TRANSFORM_COST[tile]
         weights = t.points * g.channels * g.out_channels * 4
-        time = _time(products / PRODUCT_RATE + transforms, weights, threads)
+        rate = PRODUCT_RATE * _tile_rate(t.tiles)
+        time = _time(products / rate + transforms, weights, threads)
         if time < best_time:
             best, best_time = tile, time
     return best
+
+
+def _tile_rate(tiles: int) -> float:
+    """The micro-kernel's share of its best speed for so few tiles: two FMAs and two loads a cycle, a
+    latency of four.
+    """
+    group = -(-tiles // -(-tiles // 14))
+    return group / max(group, (group + 2) / 2, 4.0)
 
 
 def _time(fmas: float, weights: float, threads: int) -> float:

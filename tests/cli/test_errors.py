@@ -44,7 +44,7 @@ def test_wrong_command_lines_exit_with_2(error):
         (["digits", "-o", "m.so", "--target", "z80"], "unknown target 'z80'"),
         (["digits", "-o", "m.so", "--shape", "images"], "expected NAME:SIZExSIZE"),
         (["digits", "-o", "m.so", "--dim", "batch=many"], "expected NAME=SIZE"),
-        (["digits", "-o", "m.so", "--dim", "batch=2"], "the size 'batch' is given"),
+        (["c3", "-o", "m.so", "--dim", "batch=2"], "the size 'batch' is given"),
         (["digits", "-o", "m.so", "--shape", "images:2x1x8x8"], "does not fit"),
         (["digits", "--stop-after", "lunch"], "expected one of import, fold"),
     ],
