@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 NAMES = (
-    *("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet"),
-    *("squeezenet", "vgg19", "zfnet512"),
+    *("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet"),
+    *("zfnet512", pytest.param("vgg19", marks=pytest.mark.heavy)),
 )
 
 

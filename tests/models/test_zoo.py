@@ -33,7 +33,12 @@ def run(model, inputs):
     return dict(zip([value.name for value in session.get_outputs()], session.run(None, inputs)))
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+HEAVY = ("vgg19", "bert_base")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.heavy) if n in HEAVY else n for n in EXPECTED]
+)
 def test_network(name):
     model = build(name)
     onnx.checker.check_model(model, full_check=True)
@@ -66,6 +71,7 @@ def test_same_seed_same_bytes():
     [
         ("resnet18", 2, 232, (2, 1000)),
         ("mobilenet_v2", 3, 64, (3, 1000)),
+        ("vgg19", 1, 32, (1, 1000)),
         ("dqn", 2, 92, (2, 18)),
         ("c1", 2, 232, (2, 64, 116, 116)),
         ("digits", 5, None, (5, 10)),
