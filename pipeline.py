@@ -20,6 +20,7 @@ from .graph_passes.fold import fold
 from .graph_passes.fuse import fuse
 from .graph_passes.make_plan import make_plan
 from .graph_passes.make_tasks import task_of
+from .graph_passes.predict import PredictedCost
 from .graph_passes.simplify import simplify
 from .graph_passes.views import find_views
 from .kernel_cache import KernelStore
@@ -40,19 +41,21 @@ def compile(
     progress: Callable[[str, int, int], None] | None = None,
     cache: bool = True,
     log: Log | None = None,
+    plan: str = "global",
 ) -> Module:
     """A module from an ONNX model given as path, bytes or ModelProto.
 
     threads  how many the code is laid out for (default: all cores); a module runs with any number
     shapes   sizes of whole inputs; dims: values of named dimensions; values: inputs fixed to constants
     progress called as progress(kernel name, done, total) while kernels are compiled
+    plan     "global" chooses algorithms and layouts for the whole network; "local" and "fixed" are its ablations
     log      is told of every step; by default it follows BURNISH_DEBUG
     """
     log = log or Log()
     machine = get_target(target)
     workers = threads or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
-    graph = optimise(graph, machine, workers, log)
+    graph = optimise(graph, machine, workers, log, plan=plan)
     copies = find_views(graph).skipped
     tasks = {
         n: task_of(graph, node, machine, workers) for n, node in enumerate(graph.nodes) if n not in copies
@@ -66,23 +69,28 @@ def compile(
     )
 
 
-def passes(target: Target, threads: int) -> dict[str, Callable[[Graph], Graph]]:
+def passes(target: Target, threads: int, plan: str = "global") -> dict[str, Callable[[Graph], Graph]]:
     """The passes over the graph by name, in order."""
     return {
         "fold": fold,
         "simplify": simplify,
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "fuse": fuse,
-        "assign_layouts": lambda graph: assign_layouts(graph, target, threads),
+        "assign_layouts": lambda graph: assign_layouts(graph, target, PredictedCost(target, threads), plan),
     }
 
 
 def optimise(
-    graph: Graph, target: Target, threads: int, log: Log | None = None, stop_after: str | None = None
+    graph: Graph,
+    target: Target,
+    threads: int,
+    log: Log | None = None,
+    stop_after: str | None = None,
+    plan: str = "global",
 ) -> Graph:
     """The graph after all passes, or after the one named `stop_after`."""
     log = log or Log()
-    for name, run in passes(target, threads).items():
+    for name, run in passes(target, threads, plan).items():
         graph = log.step(name, partial(run, graph))
         if name == stop_after:
             break

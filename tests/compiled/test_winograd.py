@@ -11,10 +11,10 @@ from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
 from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.ops.toom_cook import transform
 from burnish.compiler.target import get_target
-from burnish.compiler.templates import winograd
 from burnish.frontends.onnx.importer import import_onnx
-from burnish.graph_passes import assign_layouts
+from burnish.graph_passes import plan_layout
 from burnish.graph_passes.make_tasks import task_of
+from burnish.graph_passes.predict import PredictedCost
 from onnx import TensorProto, helper, numpy_helper
 
 from .kernels import runnable_targets
@@ -68,11 +68,8 @@ def expected(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
 
 @pytest.fixture
 def tile(request, monkeypatch):
-    def forced(graph, node, layouts, target, threads):
-        inside = winograd.fits(node.op, target.lanes(4)) and node.op.graph.nodes[0].inputs[0] in layouts
-        return request.param if inside else 0
-
-    monkeypatch.setattr(assign_layouts, "choose_tile", forced)
+    monkeypatch.setattr(plan_layout, "TILES", (request.param,))
+    monkeypatch.setattr(PredictedCost, "node", lambda self, graph, node, d: 0.0 if d.tile else 1e15)
     return request.param
 
 
