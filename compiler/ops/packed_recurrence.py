@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -57,10 +57,10 @@ class Phase:
     cell: Callable[[dict[int, Expr], Expr, Expr], tuple[Stmt, ...]]
 
 
-class _Packed:
+class Packed:
     """Mixed into a recurrence: its inputs with r packed, and no lengths."""
 
-    temporaries = ("state",)
+    temporaries: ClassVar[tuple[str, ...]] = ("state",)
     """Buffers of (2, batch, hidden): state is h before and after a step."""
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -161,7 +161,7 @@ def _shares(o: Operands) -> Callable[[int, Expr, Expr], Expr]:
 
 
 @dataclass(frozen=True)
-class PackedRnn(_Packed, RnnRecurrence):
+class PackedRnn(Packed, RnnRecurrence):
     """`RnnRecurrence` on packed weights."""
 
     def phases(self, o: Operands) -> tuple[Phase, ...]:
@@ -172,7 +172,7 @@ class PackedRnn(_Packed, RnnRecurrence):
 
 
 @dataclass(frozen=True)
-class PackedLstm(_Packed, LstmRecurrence):
+class PackedLstm(Packed, LstmRecurrence):
     """`LstmRecurrence` on packed weights."""
 
     def phases(self, o: Operands) -> tuple[Phase, ...]:
@@ -195,12 +195,12 @@ class PackedLstm(_Packed, LstmRecurrence):
 
 
 @dataclass(frozen=True)
-class PackedGru(_Packed, GruRecurrence):
+class PackedGru(Packed, GruRecurrence):
     """`GruRecurrence` on packed weights. Without `linear_before_reset` the candidate's product waits for
     r·h.
     """
 
-    temporaries = ("state", "update", "reset")
+    temporaries: ClassVar[tuple[str, ...]] = ("state", "update", "reset")
 
     def phases(self, o: Operands) -> tuple[Phase, ...]:
         share = _shares(o)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..ir.loops import Program
 from ..kernel_task import Config, KernelTask
-from ..ops.packed_recurrence import PACKED
+from ..ops.packed_recurrence import Packed
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class Params:
 
 
 def matches(task: KernelTask) -> bool:
-    return isinstance(task.op, tuple(PACKED.values()))
+    return isinstance(task.op, Packed)
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
-    assert isinstance(task.op, tuple(PACKED.values()))
+    assert isinstance(task.op, Packed)
     packed = task.types[1]
     assert packed is not None
     blocks = packed.dims[0]
@@ -29,5 +29,5 @@ def params(task: KernelTask, cfg: Config) -> Params:
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
-    assert isinstance(task.op, tuple(PACKED.values()))
+    assert isinstance(task.op, Packed)
     return replace(task.op.program(task.types, task.output_types, p.parts), name=task.name)
