@@ -1,12 +1,13 @@
 """Algorithms and layouts for the whole network at once, as a partitioned Boolean quadratic problem.
 
-A node is a fused operator, its alternatives are (algorithm, layout that it reads, layout that it writes) with a cost.
-A value with readers is a node of its own, whose alternatives are the sets of layouts that it is kept in, so that one
-conversion serves all its readers:
+A node is a fused operator, its alternatives are (algorithm, layout that it reads, layout that it writes) with a
+cost. A value with readers is a node of its own, whose alternatives are the sets of layouts that it is kept in, so
+that one conversion serves all its readers:
 
     producer ──(conversions into the set)── value ──(0 if the set holds what is wanted, else ∞)── reader
 
-Anderson and Gregg, Optimal DNN primitive selection with partitioned Boolean quadratic programming (2018), section 3.
+Anderson and Gregg, Optimal DNN primitive selection with partitioned Boolean quadratic programming (2018),
+section 3.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Cost(Protocol):
 
 @dataclass(frozen=True)
 class LayoutPlan:
-    """A decision for each node by position; the cost of all, conversions included, and of the conversions alone."""
+    """A decision for each node by position; the cost of all with conversions, and of the conversions alone."""
 
     decisions: Mapping[int, Decision]
     cost: float
@@ -66,7 +67,7 @@ class LayoutPlan:
 
 
 def plan_layout(graph: Graph, block: int, cost: Cost, mode: str = "global") -> LayoutPlan:
-    """The plan of least cost. `local` takes every operator's fastest alone, `fixed` one layout wherever it fits."""
+    """The plan of least cost. `local` takes each operator's fastest alone, `fixed` one layout where it fits."""
     if mode not in MODES:
         raise InputError(f"plan {mode!r}: expected one of {', '.join(MODES)}")
     options = {n: alternatives(graph, node, block) for n, node in enumerate(graph.nodes)}
@@ -132,7 +133,9 @@ def alternatives(graph: Graph, node: Node, block: int) -> list[Decision]:
     result = graph.types[node.outputs[0]]
     rank = next((graph.types[v].rank for v in node.reads if _may_be_blocked(graph, v, block)), result.rank)
     blocked = Layout.channel_blocked(rank, block) if rank >= 3 else None
-    reads_blocked = [Decision(blocked, None)] if any(_may_be_blocked(graph, v, block) for v in node.reads) else []
+    reads_blocked = (
+        [Decision(blocked, None)] if any(_may_be_blocked(graph, v, block) for v in node.reads) else []
+    )
     if result.rank < 3 or result.dtype is not F32 or blocked is None:
         return [plain, *reads_blocked]
     conv = _convolution(node)
@@ -185,9 +188,11 @@ def _keeps_layout(graph: Graph, node: Node, block: int) -> bool:
     """Elementwise operators, pooling, and channel concatenation in whole blocks."""
     assert isinstance(node.op, FusedOp)
     inside = node.op.graph.nodes
-    if len(inside) == 1 and isinstance(inside[0].op, Concat):
-        whole = all(_may_be_blocked(graph, v, block) and graph.types[v].dims[1] % block == 0 for v in node.reads)
-        return whole and inside[0].op.axis == 1
+    if _concatenates(node):
+        whole = all(
+            _may_be_blocked(graph, v, block) and graph.types[v].dims[1] % block == 0 for v in node.reads
+        )
+        return whole and inside[0].op.axis == 1  # type: ignore[attr-defined]
     if any(isinstance(n.op, MatMul) for n in inside):
         return False
     result = graph.types[node.outputs[0]]
@@ -196,8 +201,13 @@ def _keeps_layout(graph: Graph, node: Node, block: int) -> bool:
     return bool(same) and kind in ("elementwise", "anchor")
 
 
+def _concatenates(node: Node) -> bool:
+    assert isinstance(node.op, FusedOp)
+    return len(node.op.graph.nodes) == 1 and isinstance(node.op.graph.nodes[0].op, Concat)
+
+
 def flattens_blocks(graph: Graph, node: Node, block: int) -> bool:
-    """Whether the node flattens whole blocks of channels for a matrix with constant weights, which can take any order."""
+    """Whether the node flattens whole blocks of channels for constant weights, which can take any order."""
     value = node.outputs[0]
     if not isinstance(node.op, Reshape) or value in graph.outputs:
         return False
@@ -211,7 +221,12 @@ def flattens_blocks(graph: Graph, node: Node, block: int) -> bool:
         return False
     uses = [n for n in readers[0].op.graph.nodes if value in n.reads]
     product = uses[0] if len(uses) == 1 else None
-    if product is None or not isinstance(product.op, MatMul) or product.inputs[0] != value or product.op.trans_a:
+    if (
+        product is None
+        or not isinstance(product.op, MatMul)
+        or product.inputs[0] != value
+        or product.op.trans_a
+    ):
         return False
     weights = product.inputs[1] or ""
     return weights in graph.constants and graph.types[weights].rank == 2 and graph.types[weights].dtype is F32
@@ -222,7 +237,7 @@ def _moves_along(graph: Graph, value: str, shape: tuple[int, ...]) -> bool:
     return type.rank == len(shape) and type.dims[1] == shape[1]
 
 
-def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout | None | str:
+def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout | str | None:
     """The layout that the node reads a value in under a decision; ANY where it does not matter."""
     type = graph.types[value]
     if value in graph.constants or type.rank < 3 or type.dtype is not F32:
@@ -234,8 +249,9 @@ def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout |
         return decision.reads
     if all(d == 1 for d in type.dims[2:]):  # either way the same few numbers
         return ANY
-    if decision.writes is not None:  # an operand of the epilogue
-        return decision.writes if _moves_along(graph, value, graph.types[node.outputs[0]].dims) else None
+    if decision.writes is not None:  # an operand of the epilogue, or a part of a concatenation
+        along = _concatenates(node) or _moves_along(graph, value, graph.types[node.outputs[0]].dims)
+        return decision.writes if along else None
     return decision.reads if decision.reads is not None and decision.reads.rank == type.rank else None
 
 
