@@ -48,7 +48,7 @@ def compile(
     threads  how many the code is laid out for (default: all cores); a module runs with any number
     shapes   sizes of whole inputs; dims: values of named dimensions; values: inputs fixed to constants
     progress called as progress(kernel name, done, total) while kernels are compiled
-    plan     "global" chooses algorithms and layouts for the whole network; "local" and "fixed" are its ablations
+    plan     "global": algorithms and layouts for the whole network at once; "local", "fixed": its ablations
     log      is told of every step; by default it follows BURNISH_DEBUG
     """
     log = log or Log()

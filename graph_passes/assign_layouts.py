@@ -1,4 +1,4 @@
-"""A layout plan carried out: types get their layouts, weights are packed, conversions inserted where readers differ."""
+"""A layout plan carried out: types get layouts, weights are packed, conversions stand between them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from .plan_layout import Decision
 
 @dataclass
 class Packer:
-    """`constants` and `types` collect the packed weights; `flattened` names values that are flat in a layout's order."""
+    """`constants` and `types` collect packed weights; `flattened` names values flat in a layout's order."""
 
     graph: Graph
     block: int
@@ -54,7 +54,7 @@ class Packer:
         return name
 
     def _layouts(self, node: Node, decision: Decision) -> dict[int, Layout]:
-        """Position of each constant operand of the anchor → the layout that the direct template streams best."""
+        """Position of each constant operand of the anchor → the layout that direct templates stream best."""
         result: dict[int, Layout] = {}
         assert isinstance(node.op, FusedOp)
         inside = node.op.graph
@@ -104,7 +104,7 @@ class Packer:
         weights = node.inputs[1]
         *extras, lengths = [*node.inputs, *[None] * 6][2 : len(type(op).roles)]  # type: ignore[attr-defined]
         f32 = graph.types[node.reads[0]].dtype is F32
-        if not f32 or weights not in graph.constants or lengths is not None:
+        if not f32 or weights is None or weights not in graph.constants or lengths is not None:
             return node
         array = pack_recurrence(graph.constants[weights], self.block)
         packed = self._keep(f"{weights}@packed{self.block}", array, TensorType(F32, array.shape))

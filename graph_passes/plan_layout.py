@@ -1,8 +1,8 @@
 """Algorithms and layouts for the whole network at once, as a partitioned Boolean quadratic problem.
 
-A node is a fused operator, its alternatives are (algorithm, layout that it reads, layout that it writes) with a
-cost. A value with readers is a node of its own, whose alternatives are the sets of layouts that it is kept in, so
-that one conversion serves all its readers:
+A node is a fused operator, its alternatives are (algorithm, layout that it reads, layout that it writes) with
+a cost. A value with readers is a node of its own, whose alternatives are the sets of layouts that it is kept
+in, so that one conversion serves all its readers:
 
     producer ──(conversions into the set)── value ──(0 if the set holds what is wanted, else ∞)── reader
 
@@ -57,7 +57,7 @@ class Cost(Protocol):
 
 @dataclass(frozen=True)
 class LayoutPlan:
-    """A decision for each node by position; the cost of all with conversions, and of the conversions alone."""
+    """A decision for each node by position; the cost with conversions, and of conversions alone."""
 
     decisions: Mapping[int, Decision]
     cost: float
@@ -67,7 +67,7 @@ class LayoutPlan:
 
 
 def plan_layout(graph: Graph, block: int, cost: Cost, mode: str = "global") -> LayoutPlan:
-    """The plan of least cost. `local` takes each operator's fastest alone, `fixed` one layout where it fits."""
+    """The plan of least cost. `local`: each operator's fastest alone; `fixed`: one layout where it fits."""
     if mode not in MODES:
         raise InputError(f"plan {mode!r}: expected one of {', '.join(MODES)}")
     options = {n: alternatives(graph, node, block) for n, node in enumerate(graph.nodes)}

@@ -1,6 +1,6 @@
-"""Predicted costs of layouts and algorithms: arithmetic at the machine's rate against bytes that must be moved.
+"""Predicted costs of layouts and algorithms: arithmetic at the machine's rate against bytes to be moved.
 
-The unit is the time of one multiply-add of one lane of one core; the figures are those of docs/performance.md.
+The unit is the time of one multiply-add of one lane of one core; the figures stand in docs/performance.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PredictedCost:
         return 2 * graph.types[value].nbytes / CONVERSION / self.threads
 
     def _convolution(self, op: FusedOp, conv: Node, decision: Decision) -> float:
-        data, weights = (op.graph.types[v or ""] for v in conv.inputs[:2])
+        weights = op.graph.types[conv.inputs[1] or ""]
         out = op.graph.types[conv.outputs[0]]
         if decision.tile:
             return self._winograd(op, decision.tile)
@@ -72,6 +72,6 @@ class PredictedCost:
 
 
 def _tile_rate(tiles: int) -> float:
-    """The micro-kernel's share of its best speed for so few tiles: two FMAs and two loads a cycle, latency 4."""
+    """The micro-kernel's share of its best speed for few tiles: two FMAs and two loads a cycle, latency 4."""
     group = -(-tiles // -(-tiles // 14))
     return group / max(group, (group + 2) / 2, 4.0)
