@@ -33,6 +33,10 @@ class InputError(BurnishError):
     """A wrong name, shape, dtype or value was passed to a module, a function or the command line."""
 
 
+class InfeasibleError(BurnishError):
+    """No plan meets every constraint, such as a memory limit: relax one of them."""
+
+
 class ToolError(BurnishError):
     """A tool that Burnish calls (C compiler, linker, driver) is missing or failed."""
 
