@@ -180,10 +180,10 @@ class _Builder:
         tiles = (p.rows if p.fused else self.g.tile_rows) * self.g.tile_columns
         self.row = _odd_lines(self.g.channels)
         self.m_row = _odd_lines(p.channels)
-        self.v = Buffer("V", F32, (self.g.points, tiles, self.row), "scratch" if p.fused else "global")
+        self.v = Buffer("tiles_in", F32, (self.g.points, tiles, self.row), "scratch" if p.fused else "global")
         if not p.fused:
             self.v = replace(self.v, shape=(self.g.batch, *self.v.shape))
-        self.m = Buffer("M", F32, (self.g.points, tiles, self.m_row), "scratch")
+        self.m = Buffer("tiles_out", F32, (self.g.points, tiles, self.m_row), "scratch")
 
     def _operands(self, task: KernelTask) -> tuple[Buffer, Buffer, tuple[Stage, ...], tuple[Buffer, ...]]:
         """(input, weights, epilogue stages over physical axes, all params)."""
@@ -243,7 +243,7 @@ class _Builder:
         """V of one tile and one vector of channels."""
         g, t = self.g, self.g.t
         top, left = self.tile_row() * t.m - g.pad_top, TW * t.m - g.pad_left
-        half = Buffer("half", F32, (t.n, t.n, g.lanes), "register")
+        half = Buffer("tile_half", F32, (t.n, t.n, g.lanes), "register")
 
         def pixel(i: int, j: int) -> Expr:
             h, w = top + i, left + j
@@ -254,13 +254,13 @@ class _Builder:
         for j in range(t.n):
             column = [pixel(i, j) for i in range(t.n)]
             for i, value in enumerate(combine(t.b, column)):
-                stores.append(Store("half", (s.const(i), s.const(j), LANE), value))
+                stores.append(Store("tile_half", (s.const(i), s.const(j), LANE), value))
         tile = ROW * g.tile_columns + TW
         for i in range(t.n):
-            row = [Load("half", (s.const(i), s.const(j), LANE), F32) for j in range(t.n)]
+            row = [Load("tile_half", (s.const(i), s.const(j), LANE), F32) for j in range(t.n)]
             for j, value in enumerate(combine(t.b, row)):
                 index = self.v_index(s.const(i * t.n + j), tile, IB * g.lanes + LANE)
-                stores.append(Store("V", index, value))
+                stores.append(Store("tiles_in", index, value))
         body: Body = (Alloc(half, (loop("lane", g.lanes, *stores, kind="vector"),)),)
         if self.p.fused and g.tile_rows % self.p.rows:
             return (If(s.lt(self.tile_row(), g.tile_rows), body),)
@@ -283,7 +283,7 @@ class _Builder:
         """M of one point for `group` tiles and two vectors of output channels."""
         g, p = self.g, self.p
         tiles = self.v.shape[-2]
-        acc = Buffer("acc", F32, (p.group, VECTORS, g.lanes), "register")
+        acc = Buffer("tile_acc", F32, (p.group, VECTORS, g.lanes), "register")
         tile = TO * p.group + TI
         here = (TI, OV, LANE)
         panel = block * groups + OG
@@ -296,13 +296,13 @@ class _Builder:
                 kind="unroll",
             )
 
-        value: Expr = Load("V", self.v_index(P, tile, IC), F32)
+        value: Expr = Load("tiles_in", self.v_index(P, tile, IC), F32)
         inside = s.lt(tile, tiles)
         if tiles % p.group:
             value = s.select(inside, value, 0.0)
         weight = Load(self.u.name, (P, panel, IC, OV * g.lanes + LANE), F32)
-        update = Store("acc", here, Load("acc", here, F32) + value * weight)
-        out: Stmt = Store("M", (P, tile, (OG * VECTORS + OV) * g.lanes + LANE), Load("acc", here, F32))
+        update = Store("tile_acc", here, Load("tile_acc", here, F32) + value * weight)
+        out: Stmt = Store("tiles_out", (P, tile, (OG * VECTORS + OV) * g.lanes + LANE), Load("tile_acc", here, F32))
         if tiles % p.group:
             out = If(inside, (out,))
         ahead: Body = ()
@@ -312,7 +312,7 @@ class _Builder:
                 for v in range(VECTORS * g.lanes // LINE)
             )
         inner = (
-            over(Store("acc", here, s.const(0.0, F32))),
+            over(Store("tile_acc", here, s.const(0.0, F32))),
             loop("ic", g.channels, over(update), *ahead),
             over(out),
         )
@@ -321,18 +321,18 @@ class _Builder:
     def output_tile(self, block: Expr) -> Body:
         """Aᵀ M A and the epilogue for one tile and one vector of output channels."""
         g, t = self.g, self.g.t
-        half = Buffer("back", F32, (t.m, t.n, g.lanes), "register")
-        result = Buffer("result", F32, (t.m, t.m, g.lanes), "register")
+        half = Buffer("tile_back", F32, (t.m, t.n, g.lanes), "register")
+        result = Buffer("tile_result", F32, (t.m, t.m, g.lanes), "register")
         tile = ROW * g.tile_columns + TW
         stores: list[Stmt] = []
         for j in range(t.n):
-            column = [Load("M", (s.const(i * t.n + j), tile, OV * g.lanes + LANE), F32) for i in range(t.n)]
+            column = [Load("tiles_out", (s.const(i * t.n + j), tile, OV * g.lanes + LANE), F32) for i in range(t.n)]
             for i, value in enumerate(combine(t.a, column)):
-                stores.append(Store("back", (s.const(i), s.const(j), LANE), value))
+                stores.append(Store("tile_back", (s.const(i), s.const(j), LANE), value))
         for i in range(t.m):
-            row = [Load("back", (s.const(i), s.const(j), LANE), F32) for j in range(t.n)]
+            row = [Load("tile_back", (s.const(i), s.const(j), LANE), F32) for j in range(t.n)]
             for j, value in enumerate(combine(t.a, row)):
-                stores.append(Store("result", (s.const(i), s.const(j), LANE), value))
+                stores.append(Store("tile_result", (s.const(i), s.const(j), LANE), value))
         y, x = Var("yi"), Var("xi")
         h, w = self.tile_row() * t.m + y, TW * t.m + x
         oc = block * (self.p.channels // g.lanes) + OV
@@ -355,7 +355,7 @@ class _Builder:
 
         def read(e: Expr) -> Expr | None:
             if isinstance(e, Load) and e.tensor == self.anchor:
-                return Load("result", here, F32)
+                return Load("tile_result", here, F32)
             return None
 
         return Store(st.name, index, s.substitute(s.transform(st.body, read), values))

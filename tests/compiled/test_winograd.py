@@ -35,15 +35,17 @@ SHAPES = [  # (batch, channels, out channels, height, width, pads)
 def network(
     batch: int, channels: int, out: int, height: int, width: int, pads: tuple[int, ...]
 ) -> onnx.ModelProto:
-    """A pointwise convolution, which makes the layout blocked, then conv + bias + relu."""
+    """A pointwise convolution, which makes the layout blocked, then conv + bias + relu; a bare conv for batches."""
     rng = np.random.default_rng(channels * out + height)
     w = (rng.standard_normal((out, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
     b = rng.standard_normal(out).astype(np.float32)
     mix = (rng.standard_normal((channels, channels, 1, 1)) / np.sqrt(channels)).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "mix"], ["m"], "mix"),
-        helper.make_node("Conv", ["m", "w", "b"], ["y"], "conv", pads=list(pads)),
-        helper.make_node("Relu", ["y"], ["z"], "relu"),
+        helper.make_node(
+            "Conv", ["m", "w", "b"] if batch == 1 else ["m", "w"], ["y"], "conv", pads=list(pads)
+        ),
+        helper.make_node("Relu" if batch == 1 else "Identity", ["y"], ["z"], "last"),
     ]
     sizes = (height + pads[0] + pads[2] - 2, width + pads[1] + pads[3] - 2)
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, channels, height, width])
@@ -63,7 +65,8 @@ def expected(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     x = np.einsum("nchw,oc->nohw", x.astype(np.float64), mix[:, :, 0, 0])
     padded = np.pad(x, ((0, 0), (0, 0), (conv.pads[0], conv.pads[2]), (conv.pads[1], conv.pads[3])))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
-    return np.maximum(np.einsum("nchwij,ocij->nohw", windows, w) + b[:, None, None], 0)
+    y = np.einsum("nchwij,ocij->nohw", windows, w)
+    return np.maximum(y + b[:, None, None], 0) if len(x) == 1 else y
 
 
 @pytest.fixture
