@@ -38,9 +38,9 @@ class Problem:
 class Solution:
     """`choice`: index of the alternative of each node. `optimal`: proven, up to rounding (1e-10).
 
-    `searched`: nodes of the search tree. `reductions`: how many nodes R0, RI and RII removed, how many edges
-    were "independent", how many "alternatives" were impossible or dominated, how many nodes were then
-    "eliminated" through larger tables, and how many were left to be "branched" on.
+    `searched`: nodes of the search tree. `reductions`: how many nodes "R0", "RI" and "RII" removed, how many
+    edges were "independent", how many "alternatives" impossible or dominated, and how many nodes these left
+    to be searched (the "core").
     """
 
     choice: dict[str, int]
@@ -51,7 +51,7 @@ class Solution:
 
 
 def solve(problem: Problem, *, max_nodes: int = 200_000, max_table: int = 1 << 21) -> Solution:
-    """The cheapest choice: reductions to a fixed point, then elimination, then branch and bound.
+    """The cheapest choice: reductions to a fixed point, then elimination by tables, or branch and bound.
 
     The result depends on nothing but the arguments: the search ends after `max_nodes` nodes (a node takes
     roughly 0.1 ms per edge that is left), then with `optimal` False and the best choice seen. `max_table`
@@ -60,23 +60,21 @@ def solve(problem: Problem, *, max_nodes: int = 200_000, max_table: int = 1 << 2
     """
     names = list(problem.nodes)
     core = _core(problem)
+    search = _Search(max_nodes, max_table)
     try:
         for u, row in list(core.edges.items()):
             for v in [v for v in row if u < v]:
                 core.normalise(u, v)
         reduce(core, list(core.costs))
-        parts = networkx.connected_components(networkx.Graph({u: list(row) for u, row in core.edges.items()}))
-        choice: dict[int, int] = {}
-        search = _Search(max_nodes, max_table)
-        for nodes in sorted(parts, key=min):
-            choice |= search.solve(core.part(nodes))
+        counts = {key: core.counts[key] for key in ("R0", "RI", "RII", "independent", "alternatives")}
+        counts["core"] = len(core.costs)
+        labels = search.solve(core)
     except DeadEnd as end:
-        raise InfeasibleError(_none_possible(names[end.node])) from None
-    choice = replay(core.steps, choice)
-    named = {name: choice[u] for u, name in enumerate(names)}
-    counts = {key: core.counts[key] for key in ("R0", "RI", "RII", "independent", "alternatives")}
-    counts |= {key: search.counts[key] for key in ("eliminated", "branched")}
-    return Solution(named, evaluate(problem, named), search.complete, search.searched, counts)
+        if search.complete:
+            raise InfeasibleError(_none_possible(names[end.node])) from None
+        raise InfeasibleError(f"found no possible choice in {max_nodes} search nodes: allow more") from None
+    choice = {name: labels[u] for u, name in enumerate(names)}
+    return Solution(choice, evaluate(problem, choice), search.complete, search.searched, counts)
 
 
 def evaluate(problem: Problem, choice: Mapping[str, int]) -> float:
@@ -175,27 +173,69 @@ def _core(problem: Problem) -> Core:
     return core
 
 
+def _graph(core: Core) -> networkx.Graph:
+    return networkx.Graph({u: list(row) for u, row in core.edges.items()})
+
+
 def _none_possible(name: str | None = None) -> str:
     where = f" (seen at {name!r})" if name else ""
     return f"every choice of alternatives meets an impossible node or conversion{where}: allow more of them"
 
 
 class _Search:
-    """Exact solution of connected cores within one allowance of search nodes."""
+    """Exact solution of a reduced core within an allowance of search nodes."""
 
     def __init__(self, max_nodes: int, max_table: int):
         self.max_nodes, self.max_table = max_nodes, max_table
         self.searched = 0
         self.complete = True
-        self.counts: Counter[str] = Counter()
 
     def solve(self, core: Core) -> dict[int, int]:
-        """The best labels of the core's nodes; DeadEnd where there are none."""
+        """The best labels of all nodes, the reduced ones too, by blocks: biconnected components.
+
+        A block that hangs on the rest by one node is solved for each alternative of that node, and folded
+        into its costs. DeadEnd where there is no solution.
+        """
+        while core.costs:
+            blocks = sorted(sorted(block) for block in networkx.biconnected_components(_graph(core)))
+            uses = Counter(u for block in blocks for u in block)
+            block = min(blocks, key=lambda nodes: sum(uses[u] > 1 for u in nodes))
+            hinges = [u for u in block if uses[u] > 1]
+            if hinges:
+                self._fold(core, block, hinges[0])
+                continue
+            for u, label in self._exact(core.part(block)).items():
+                core.settle(u, (), np.array(label))
+        return replay(core.steps, {})
+
+    def _fold(self, core: Core, block: list[int], hinge: int) -> None:
+        """Remove the nodes of `block` other than `hinge`, whose costs then hold the block's optimum."""
+        whole = core.part(block)
+        costs = np.full(len(core.costs[hinge]), np.inf)
+        picks = {u: np.zeros(len(costs), dtype=np.intp) for u in block if u != hinge}
+        for alternative in range(len(costs)):
+            part = whole.copy()
+            try:
+                reduce(part, part.assign(hinge, alternative))
+                choice: dict[int, int] = {}
+                for nodes in sorted(sorted(nodes) for nodes in networkx.connected_components(_graph(part))):
+                    choice |= self._exact(part.part(nodes))
+            except DeadEnd:
+                continue
+            choice = replay(part.steps, choice)
+            costs[alternative] = whole.value(choice)
+            for u in picks:
+                picks[u][alternative] = choice[u]
+        for u, pick in picks.items():
+            core.settle(u, (hinge,), pick)
+        core.costs[hinge] = costs
+        reduce(core, [hinge])
+
+    def _exact(self, core: Core) -> dict[int, int]:
+        """The best labels of the nodes of a connected core; DeadEnd where there are none."""
         whole = core.copy()
         if self._eliminate(core):
-            self.counts["eliminated"] += len(whole.costs)
             return replay(core.steps, {})
-        self.counts["branched"] += len(whole.costs)
         ascend(core, sweeps=30)
         best = _improve(whole, _heuristic(core))
         return self._branch_and_bound(whole, core, best)

@@ -57,12 +57,12 @@ class Core:
         return Core(dict(self.costs), dict(self.labels), edges, self.base, self.steps, Counter())
 
     def part(self, nodes: Iterable[int]) -> Core:
-        """The connected component with these nodes, as a problem of its own with base 0."""
+        """These nodes and the edges between them, as a problem of its own with base 0."""
         kept = sorted(nodes)
         return Core(
             {u: self.costs[u] for u in kept},
             {u: self.labels[u] for u in kept},
-            {u: dict(self.edges[u]) for u in kept},
+            {u: {v: self.edges[u][v] for v in kept if v in self.edges[u]} for u in kept},
         )
 
     def add_node(self, u: int, costs: np.ndarray) -> None:
@@ -101,10 +101,15 @@ class Core:
             present = iter(array.shape[1:])
             total = total + array.reshape(len(array), *(next(present) if v in nodes else 1 for v in scope))
         best = total.argmin(axis=0)
-        neighbours = tuple((v, self.labels[v]) for v in scope)
-        self.steps = Step(u, neighbours, self.labels[u][best], self.steps)
-        self._forget(u)
+        self.settle(u, scope, self.labels[u][best])
         return scope, total.min(axis=0)
+
+    def settle(self, u: int, scope: Iterable[int], pick: np.ndarray) -> None:
+        """Remove u, whose label is `pick[alternatives of the nodes of scope]`."""
+        self.steps = Step(u, tuple((v, self.labels[v]) for v in scope), pick, self.steps)
+        for v in self.edges.pop(u):
+            del self.edges[v][u]
+        del self.costs[u], self.labels[u]
 
     def assign(self, u: int, alternative: int) -> list[int]:
         """Fix u to the alternative at this position; returns its neighbours, whose costs have grown."""
@@ -112,8 +117,7 @@ class Core:
         neighbours = list(self.edges[u])
         for v in neighbours:
             self.costs[v] = self.costs[v] + self.edges[u][v][alternative]
-        self.steps = Step(u, (), self.labels[u][alternative], self.steps)
-        self._forget(u)
+        self.settle(u, (), self.labels[u][alternative])
         return neighbours
 
     def keep(self, u: int, alternatives: np.ndarray) -> list[int]:
@@ -137,11 +141,6 @@ class Core:
 
     def _set_edge(self, u: int, v: int, matrix: np.ndarray) -> None:
         self.edges[u][v], self.edges[v][u] = matrix, matrix.T
-
-    def _forget(self, u: int) -> None:
-        for v in self.edges.pop(u):
-            del self.edges[v][u]
-        del self.costs[u], self.labels[u]
 
 
 def replay(steps: Step | None, choice: dict[int, int]) -> dict[int, int]:
