@@ -12,6 +12,7 @@ from ..compiler.target import get_target, host_threads
 from ..debug import Log
 from ..errors import InputError
 from ..frontends.onnx.importer import import_onnx
+from ..graph_passes.plan_layout import MODES
 from ..pipeline import Module, optimise, passes
 from .files import check_folder, check_writable, megabytes
 from .options import THREADS, compile_options
@@ -26,6 +27,13 @@ from .source import find_source, open_module
 @compile_options
 @THREADS
 @click.option(
+    "--plan",
+    type=click.Choice(MODES),
+    default="global",
+    show_default=True,
+    help="Algorithms and layouts: chosen for the whole network, for each operator alone, or one layout.",
+)
+@click.option(
     "--stop-after", metavar="PASS", help="Print the graph after this pass (import, fold, …); write nothing."
 )
 @click.option(
@@ -34,7 +42,7 @@ from .source import find_source, open_module
     metavar="DIR",
     help="Write graphs, plan and kernels, on every rung, into a folder.",
 )
-def command(model, output, shapes, dims, target, cache, threads, stop_after, dump):
+def command(model, output, shapes, dims, target, cache, threads, plan, stop_after, dump):
     """Compile MODEL, an .onnx file or a name from the zoo, into a module.
 
     A .so is one file that `burnish run`, Python and C open; an .a is linked into an application, with the
@@ -58,7 +66,7 @@ def command(model, output, shapes, dims, target, cache, threads, stop_after, dum
     check_writable(output, (".so", ".a"))
     if output.suffix == ".a":
         check_writable(output.with_suffix(".h"))
-    module = open_module(source, shapes, dims, threads, target=target, cache=cache, log=log)
+    module = open_module(source, shapes, dims, threads, target=target, cache=cache, log=log, plan=plan)
     module.save(output)
     click.echo(f"wrote {output}: {_facts(module, output)}, {time.perf_counter() - start:.1f} s")
 
