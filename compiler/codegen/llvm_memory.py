@@ -37,7 +37,7 @@ class Memory(ABC):
         self.memo: dict[Expr, Value] = {}
         self.error_slot: str | None = None
         self._linear: dict[Expr, Linear] = {}
-        self._flat: dict[tuple[str, tuple[Expr, ...]], Linear] = {}
+        self._flat: dict[tuple[str, tuple[int, ...], tuple[Expr, ...]], Linear] = {}
 
     @abstractmethod
     def expr(self, e: Expr) -> Value:
@@ -57,7 +57,7 @@ class Memory(ABC):
 
     def flat(self, buffer: Buffer, idx: tuple[Expr, ...]) -> Linear:
         """The element's distance from the start of its buffer."""
-        key = (buffer.name, idx)
+        key = (buffer.name, buffer.shape, idx)
         form = self._flat.get(key)
         if form is None:
             terms: dict[Expr, int] = {}

@@ -116,7 +116,7 @@ class Packed:
         steps, _, hidden = o["y"].shape
         blocks, _, _, lanes = o["r"].shape
         time = (steps - 1) - T if self.reverse else T  # type: ignore[attr-defined]
-        acc = Buffer("acc", o["y"].dtype, (parts, len(phase.gates), lanes), "register")
+        acc = Buffer(f"acc{phase.gates[0]}", o["y"].dtype, (parts, len(phase.gates), lanes), "register")
         sums = Tensor(acc.name, acc.dtype, acc.shape)
         zero = s.const(0, acc.dtype)
         which = block * parts + PART
@@ -129,14 +129,14 @@ class Packed:
 
         def begin(n: int, gate: int) -> Stmt:
             value = s.select(inside, phase.start(gate, time, unit), zero)
-            return Store("acc", (PART, s.const(n), LANE), value)
+            return Store(acc.name, (PART, s.const(n), LANE), value)
 
         def add(n: int, gate: int) -> Stmt:
             weight = o["r"][which, K, gate, LANE]
             if blocks % parts:
                 weight = s.select(s.lt(which, blocks), weight, zero)
             value = sums[PART, n, LANE] + phase.vector() * weight
-            return Store("acc", (PART, s.const(n), LANE), value)
+            return Store(acc.name, (PART, s.const(n), LANE), value)
 
         results = {gate: sums[PART, n, LANE] for n, gate in enumerate(phase.gates)}
         cell = If(inside, phase.cell(results, time, unit))
