@@ -13,7 +13,7 @@ section 3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ from ..errors import InputError
 from .fuse import kind_of
 from .pbqp import Problem, solve
 
+SEARCH_NODES = 2000  # networks reduce without search; this bounds the time of one that does not
 MODES = ("global", "local", "fixed")
 TILES = (2, 4)
 """Output tiles of Winograd's transform that a plan may choose."""
@@ -62,8 +63,8 @@ class LayoutPlan:
     decisions: Mapping[int, Decision]
     cost: float
     conversions: float
-    optimal: bool
-    searched: int = 0
+    optimal: bool = False  # proven
+    searched: int = 0  # nodes of the search
 
 
 def plan_layout(graph: Graph, block: int, cost: Cost, mode: str = "global") -> LayoutPlan:
@@ -72,16 +73,18 @@ def plan_layout(graph: Graph, block: int, cost: Cost, mode: str = "global") -> L
         raise InputError(f"plan {mode!r}: expected one of {', '.join(MODES)}")
     options = {n: alternatives(graph, node, block) for n, node in enumerate(graph.nodes)}
     costs = {n: np.array([cost.node(graph, graph.nodes[n], d) for d in ds]) for n, ds in options.items()}
-    problem = _problem(graph, options, costs, cost, block)
-    if mode == "global":
-        solution = solve(problem)
-        decisions = {n: ds[solution.choice[f"n{n}"]] for n, ds in options.items()}
-        return _plan(graph, decisions, options, costs, cost, solution.optimal, solution.searched)
-    if mode == "local":
-        decisions = {n: ds[int(costs[n].argmin())] for n, ds in options.items()}
-    else:
-        decisions = {n: _most_blocked(ds, costs[n]) for n, ds in options.items()}
-    return _plan(graph, decisions, options, costs, cost, False, 0)
+    alone = {n: ds[int(costs[n].argmin())] for n, ds in options.items()}
+    blocked = {n: _most_blocked(ds, costs[n]) for n, ds in options.items()}
+    local = _plan(graph, alone, options, costs, cost)
+    fixed = _plan(graph, blocked, options, costs, cost)
+    if mode != "global":
+        return local if mode == "local" else fixed
+    solution = solve(_problem(graph, options, costs, cost, block), max_nodes=SEARCH_NODES)
+    decisions = {n: ds[solution.choice[f"n{n}"]] for n, ds in options.items()}
+    plan = _plan(graph, decisions, options, costs, cost)
+    if solution.optimal:
+        return replace(plan, optimal=True, searched=solution.searched)
+    return replace(min(plan, local, fixed, key=lambda p: p.cost), searched=solution.searched)
 
 
 def _most_blocked(options: Sequence[Decision], costs: np.ndarray) -> Decision:
@@ -93,10 +96,10 @@ def _most_blocked(options: Sequence[Decision], costs: np.ndarray) -> Decision:
     return options[order[0]]
 
 
-def _plan(graph, decisions, options, costs, cost, optimal, searched) -> LayoutPlan:
+def _plan(graph, decisions, options, costs, cost) -> LayoutPlan:
     alone = sum(float(costs[n][options[n].index(d)]) for n, d in decisions.items())
     moved = sum(cost.conversion(graph, *c) for c in conversions(graph, decisions))
-    return LayoutPlan(decisions, alone + moved, moved, optimal, searched)
+    return LayoutPlan(decisions, alone + moved, moved)
 
 
 def conversions(
