@@ -42,17 +42,15 @@ def schedule(task: KernelTask, p: Params) -> Program:
 def schedule_expr(name: str, expr: TensorExpr, p: Params) -> Program:
     sch = Schedule(name, expr)
     for nest in list(sch.nests):
-        _one(sch, nest, p)
+        if nest.label.endswith(".update"):
+            for lp in nest.loops[: len(expr.stage(nest.label.removesuffix(".update")).axes)]:
+                lp.kind = "parallel"
+        else:
+            _one(sch, nest, p)
     return sch.program()
 
 
 def _one(sch: Schedule, nest: Nest, p: Params) -> None:
-    if nest.label.endswith(".update"):
-        stage_axes = len(sch.nest(nest.label.replace(".update", ".init")).loops) or len(nest.loops)
-        outer = nest.loops[:stage_axes] if stage_axes < len(nest.loops) else []
-        for lp in outer:
-            lp.kind = "parallel"
-        return
     if not nest.loops:
         return
     last = nest.loops[-1]
