@@ -16,6 +16,7 @@ import llvmlite
 
 from . import __version__
 from .compiler.build_kernel import Kernel, build_kernel
+from .compiler.code_version import compiler_version
 from .compiler.codegen.llvm import Step
 from .compiler.kernel_task import Config, KernelTask
 from .settings import cache_dir
@@ -61,16 +62,7 @@ class KernelStore:
 
 def code_version() -> str:
     """Changes with every change of Burnish that may change generated code."""
-    global _VERSION
-    if _VERSION is None:
-        digest = hashlib.sha256(__version__.encode())
-        for path in sorted((Path(__file__).parent / "compiler").rglob("*.py")):
-            digest.update(path.read_bytes())
-        _VERSION = digest.hexdigest()
-    return _VERSION
-
-
-_VERSION: str | None = None
+    return f"{__version__} {compiler_version()}"
 
 
 def _read(path: Path) -> Kernel | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .codegen.llvm import Step, assembly, generate, object_code
+from .ir.loops import Program
 from .kernel_task import Config, KernelTask
 from .lower.lower import lower
+from .target import Target
 
 
 @dataclass(frozen=True)
@@ -22,15 +24,14 @@ class Kernel:
 
 def build_kernel(task: KernelTask, cfg: Config, symbol: str) -> Kernel:
     """Object code whose symbols start with `symbol`."""
-    program = lower(replace(task, name=symbol), cfg)
-    code = generate(program, task.target)
-    return Kernel(
-        symbol,
-        object_code(code, task.target),
-        code.steps,
-        tuple(b.nbytes for b in program.temps),
-        program.gang,
-    )
+    return assemble(lower(replace(task, name=symbol), cfg), task.target)
+
+
+def assemble(program: Program, target: Target) -> Kernel:
+    """Object code of a lowered program; its symbols start with the program's name."""
+    code = generate(program, target)
+    temps = tuple(b.nbytes for b in program.temps)
+    return Kernel(program.name, object_code(code, target), code.steps, temps, program.gang)
 
 
 def kernel_assembly(task: KernelTask, cfg: Config) -> str:

@@ -1,0 +1,205 @@
+"""What a kernel task costs on this machine: from the records, else measured and recorded, else predicted.
+
+Every answer names where it comes from. What was measured is kept at once, so that work which was interrupted
+goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from ..compiler.code_version import compiler_version
+from ..compiler.ir.graph import Graph, Node
+from ..compiler.ir.types import Layout, TensorType
+from ..compiler.kernel_task import Config, KernelTask
+from ..compiler.ops.fused import FusedOp, expression
+from ..compiler.ops.movement import Identity
+from ..compiler.target import Target
+from ..compiler.templates.registry import algorithms
+from ..errors import InputError
+from .hardware import this_hardware
+from .isolate import measure_isolated
+from .measure import Measurement
+from .records import Record, Records
+
+Progress = Callable[[str, int, int], None]
+PASSING = frozenset({"crash", "exit", "timeout", "memory"})
+"""Failures that may be the machine's and not the candidate's: a single one is tried again."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`seconds` are infinite for a task that fails. `name` is the record's id, or the model's name."""
+
+    seconds: float
+    source: str  # "measured" now, "record" of this machine, "sibling" record of a similar one, "predicted"
+    name: str
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model of costs by its name."""
+
+    name: str
+    seconds: Callable[[KernelTask], float]
+
+
+class MeasuredCosts:
+    """cost(task), for tasks of one target.
+
+    records   file to look up in and to append to (None: the user's own)
+    measure   whether to measure what no record of this machine and compiler says; else records of an older
+              compiler count too, then `predict`, then records of the most similar machine
+    pick_config  the config to measure a task with (default: the best that the records know)
+    """
+
+    def __init__(
+        self,
+        records: str | Path | Records | None,
+        target: Target,
+        threads: int,
+        progress: Progress | None = None,
+        *,
+        measure: bool = True,
+        predict: Predictor | None = None,
+        cold: bool = True,
+        seconds: float = 0.05,
+        time_limit: float = 30.0,
+        pick_config: Callable[[KernelTask], Config] | None = None,
+    ):
+        path = Path(records) if isinstance(records, str | Path) else None
+        self.records = records if isinstance(records, Records) else Records(path)
+        self.target, self.threads, self.progress = target, threads, progress
+        self.measure, self.predict, self.cold = measure, predict, cold
+        self.seconds, self.time_limit = seconds, time_limit
+        self.pick_config = pick_config or self.records.pick_config
+        self.measured = 0
+        self._known: dict[str, Cost] = {}
+
+    def __call__(self, task: KernelTask) -> Cost:
+        """InputError if nothing is known of the task and it may neither be measured nor predicted."""
+        if task.digest not in self._known:
+            self._known[task.digest] = self._find(task)
+        return self._known[task.digest]
+
+    def ensure(self, tasks: Iterable[KernelTask]) -> int:
+        """Measures those that no record tells of, with progress; returns how many. May be interrupted."""
+        different = {task.digest: task for task in tasks}
+        missing = [task for task in different.values() if self.measure and self._recorded(task) is None]
+        for done, task in enumerate(missing):
+            if self.progress:
+                self.progress(task.name, done, len(missing))
+            self(task)
+        if self.progress and missing:
+            self.progress(missing[-1].name, len(missing), len(missing))
+        return len(missing)
+
+    def conversion(self, type: TensorType, source: Layout | None, wanted: Layout | None) -> Cost:
+        """Of a value from one layout to another (None: plain)."""
+        if source == wanted:
+            return Cost(0.0, "predicted", "no conversion")
+        return self(conversion_task(type, source, wanted, self.target, self.threads))
+
+    def _find(self, task: KernelTask) -> Cost:
+        record = self._recorded(task)
+        if record is not None:
+            return _cost(record, "record")
+        if self.measure:
+            return _cost(self._measure(task), "measured")
+        if self.predict is not None:
+            return Cost(self.predict.seconds(task), "predicted", self.predict.name)
+        sibling = self.records.nearest(task)
+        if sibling is None:
+            raise InputError(
+                f"nothing is known of the cost of {task.name} ({task.algorithm}): allow measuring, "
+                "or give a model that predicts"
+            )
+        return _cost(sibling, "sibling")
+
+    def _recorded(self, task: KernelTask) -> Record | None:
+        """The fastest that worked, else the last that failed for a reason of its own."""
+        machine, here = this_hardware(), made_by()
+        fitting = [
+            r
+            for r in self.records.of(task)
+            if r.hardware == machine and r.cold == self.cold and (r.made_by == here or not self.measure)
+        ]
+        worked = [r for r in fitting if r.seconds is not None]
+        if worked:
+            return min(worked, key=lambda r: r.seconds or 0.0)
+        failed = [r for r in fitting if r.error not in PASSING]
+        return failed[-1] if failed else fitting[-1] if len(fitting) > 1 else None
+
+    def _measure(self, task: KernelTask) -> Record:
+        result = measure_isolated(
+            *(task, self.pick_config(task)),
+            threads=self.threads,
+            seconds=self.seconds,
+            cold=self.cold,
+            time_limit=self.time_limit,
+        )
+        record = record_of(task, result, self.threads, self.cold)
+        self.records.add(record)
+        self.measured += 1
+        return record
+
+
+def _cost(record: Record, source: str) -> Cost:
+    return Cost(float("inf") if record.seconds is None else record.seconds, source, record.id)
+
+
+def made_by() -> str:
+    """As `Record.made_by` of a record made now."""
+    return f"{compiler_version()[:16]} {_llvm()}"
+
+
+def _llvm() -> str:
+    return ".".join(map(str, llvm.llvm_version_info))
+
+
+def record_of(task: KernelTask, result: Measurement, threads: int, cold: bool) -> Record:
+    """The record of a measurement on this machine."""
+    return Record(
+        task=task.digest,
+        key=task.key,
+        algorithm=task.algorithm,
+        target=f"{task.target.name}/{task.target.cpu}",
+        threads=threads,
+        hardware=this_hardware(),
+        config=dict(result.config),
+        cold=cold,
+        seconds=None if result.error else result.seconds,
+        spread=result.spread,
+        runs=result.runs,
+        error=result.error,
+        detail=result.detail,
+        burnish=compiler_version()[:16],
+        llvm=_llvm(),
+    )
+
+
+def conversion_task(
+    type: TensorType, source: Layout | None, wanted: Layout | None, target: Target, threads: int
+) -> KernelTask:
+    """The copy of a value into another layout: the same task as that of such a copy in a graph."""
+    node = Node(Identity(), ("x",), ("y",))
+    plain = type.with_layout(None)
+    op = FusedOp(Graph("copy", ("x",), ("y",), (node,), {"x": plain, "y": plain}))
+    expr = expression(op, (type.with_layout(source),))
+    names = (expr.params[0][0], expr.outputs[0])
+    layouts = tuple(
+        (n, lay) for n, lay in zip(names, (source, wanted)) if lay is not None and not lay.is_plain
+    )
+    result = type.with_layout(wanted)
+    name = f"identity_{type.dtype}" + (f"_{result.layout}" if result.layout else "")
+    task = KernelTask(
+        *(re.sub(r"\W", "_", name), expr, layouts, frozenset(), "", target, threads),
+        op=op,
+        types=(type.with_layout(source),),
+    )
+    return replace(task, algorithm=algorithms(task)[0])

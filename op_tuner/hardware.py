@@ -1,0 +1,74 @@
+"""The machine that times are true for, and how near another one is."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from ..compiler.target import host, host_threads
+
+_ISA = (
+    "sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16",
+    "avx512fp16", "avxvnni", "amx-tile", "amx-bf16", "amx-int8", "neon", "dotprod", "fullfp16", "bf16",
+    "i8mm", "sve", "sve2",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A fingerprint: what must agree for a time to hold. Caches in bytes, as one core sees them."""
+
+    cpu: str  # the system's name of the CPU
+    core: str  # LLVM's name of it
+    isa: tuple[str, ...]
+    cores: int  # that the process may use
+    l1: int
+    l2: int
+    l3: int
+
+    def to_json(self) -> dict[str, object]:
+        return {**self.__dict__, "isa": list(self.isa)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> Hardware:
+        """KeyError, TypeError or ValueError where a field is missing or of the wrong kind."""
+        isa = data["isa"]
+        if not isinstance(isa, list):
+            raise TypeError("isa is no list")
+        sizes = (int(data[k]) for k in ("cores", "l1", "l2", "l3"))  # type: ignore[call-overload]
+        return Hardware(str(data["cpu"]), str(data["core"]), tuple(map(str, isa)), *sizes)
+
+    def distance(self, other: Hardware) -> float:
+        """0 for the same machine; grows with what differs, instruction sets first, then the core's kind."""
+        apart = set(self.isa) ^ set(other.isa)
+        total = 4.0 * len(apart) + 2.0 * (self.core != other.core) + 0.5 * (self.cpu != other.cpu)
+        for mine, theirs in ((self.l1, other.l1), (self.l2, other.l2), (self.l3, other.l3)):
+            total += 0.5 * (mine != theirs)
+        return total + 0.1 * (self.cores != other.cores)
+
+
+@lru_cache(maxsize=1)
+def this_hardware() -> Hardware:
+    """Read from the system; takes milliseconds."""
+    features, target = llvm.get_host_cpu_features(), host()
+    isa = tuple(name for name in _ISA if features.get(name))
+    return Hardware(
+        _cpu_model(), llvm.get_host_cpu_name(), isa, host_threads(), target.l1, target.l2, target.l3
+    )
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    return fields.get("model name") or fields.get("Hardware") or platform.processor() or platform.machine()

@@ -1,0 +1,268 @@
+"""How long a kernel takes, as a module of one node that the runtime runs: its threads, scratch and gangs.
+
+    touch    every worker reads a buffer larger than its caches (`cold`), then its share of the inputs
+    steps    of the kernel; only these are counted
+
+With `cold`, weights come from memory and what the kernel before would have written from the cache, as in a
+network. The outputs are checked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TypeVar
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from ..compiler.build_kernel import Kernel, assemble
+from ..compiler.codegen.llvm import LoadedCode
+from ..compiler.ir.loops import Buffer, Program, Store, loop
+from ..compiler.ir.plan import ALIGNMENT, BufferRef, KernelCall, Plan, PlanIO, encode
+from ..compiler.ir.scalar import Load, Var, const
+from ..compiler.ir.types import I32, U8, TensorType
+from ..compiler.kernel_task import Config, KernelTask, RejectedConfig
+from ..compiler.lower.lower import finish, lower
+from ..compiler.target import Target
+from ..errors import InputError, InternalError, RunError
+from ..runtime import binding
+from .operands import Operands, operands
+from .records import plain
+
+T = TypeVar("T")
+COLD_BYTES = 64 << 20
+LEAST_RUNS, MOST_RUNS = 5, 2000
+QUIET = 0.005  # spread over the root of the runs at which nothing more is to be learnt
+NOISY = 0.15
+PATIENCE = 3  # times `seconds` for what is not quiet
+AROUND = 4  # times `seconds` for what is not the kernel
+_ROW = 4096  # bytes of one task of the touching kernel
+_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """`seconds` is the median, `spread` (upper - lower quartile) / median; `error` is None or one of
+
+    rejected  the config contradicts itself      run      the kernel reported an error
+    build     lowering or code generation fails  wrong    it computes something else
+    memory    there was not enough               crash, exit, timeout  of the child process (`isolate`)
+    """
+
+    seconds: float
+    spread: float
+    runs: int
+    error: str | None = None
+    detail: str = ""
+    config: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def noisy(self) -> bool:
+        """The machine did other things meanwhile: take it with care."""
+        return self.error is None and self.spread > NOISY
+
+    @staticmethod
+    def failed(error: str, detail: str, config: Mapping[str, object] | None = None) -> Measurement:
+        line = " ".join(detail.split())[:400]
+        return Measurement(float("inf"), 0.0, 0, error, line, dict(config or {}))
+
+
+class Recorder:
+    """A config that remembers its answers, in the plain form of records."""
+
+    def __init__(self, config: Config):
+        self._config = config
+        self.chosen: dict[str, object] = {}
+
+    def choose(self, knob: str, options: Sequence[T], default: T) -> T:
+        answer = self._config.choose(knob, options, default)
+        self.chosen[knob] = plain(answer)
+        return answer
+
+    def require(self, condition: bool, reason: str = "") -> None:
+        self._config.require(condition, reason)
+
+
+def measure(
+    task: KernelTask,
+    cfg: Config,
+    *,
+    threads: int,
+    seconds: float = 0.05,
+    check: bool = True,
+    cold: bool = False,
+) -> Measurement:
+    """Builds and times one candidate in this process, for about `seconds` of its own time.
+
+    What a candidate does wrong is its Measurement's error, short of bringing down the process; InputError if
+    this CPU cannot run the task's target.
+    """
+    require_runnable(task.target)
+    asked = Recorder(cfg)
+    try:
+        program = lower(replace(task, name=f"{task.name}_{task.digest[:8]}"), asked)
+        kernel = assemble(program, task.target)
+    except RejectedConfig as error:
+        return Measurement.failed("rejected", str(error), asked.chosen)
+    except MemoryError as error:
+        return Measurement.failed("memory", str(error), asked.chosen)
+    except Exception as error:  # whatever a template does with an odd config is the candidate's failure
+        return Measurement.failed("build", f"{type(error).__name__}: {error}", asked.chosen)
+    given = operands(task, check)
+    try:
+        runner = _Runner(task.target, kernel, program, given, threads, cold)
+    except (MemoryError, RunError) as error:
+        return Measurement.failed("memory", str(error), asked.chosen)
+    try:
+        wrong = runner.first(given)
+        times = [] if wrong else _repeat(runner.once, seconds)
+        wrong = wrong or runner.changed()
+    except RunError as error:
+        return Measurement.failed("run", str(error), asked.chosen)
+    if wrong:
+        return Measurement.failed("wrong", wrong, asked.chosen)
+    low, median, high = np.percentile(times, (25, 50, 75))
+    return Measurement(
+        float(median), float((high - low) / max(median, 1e-12)), len(times), config=asked.chosen
+    )
+
+
+def require_runnable(target: Target) -> None:
+    """InputError unless this CPU has the target's instructions."""
+    here = llvm.get_host_cpu_features()
+    lacking = [name for name in target.features if not here.get(name)]
+    if target.kind != "cpu" or lacking:
+        what = ", ".join(lacking) or target.kind
+        raise InputError(f"target {target.name}: this machine lacks {what}; measure on one that has it")
+
+
+def _repeat(run: Callable[[], float], seconds: float) -> list[float]:
+    """Times of single runs until they add up to `seconds`, or take a few times as long with what stands
+    between them, and the spread is small; or until patience ends."""
+    times: list[float] = []
+    spent = 0.0
+    started = time.perf_counter()
+    while len(times) < MOST_RUNS:
+        times.append(run())
+        spent += times[-1]
+        used = max(spent, (time.perf_counter() - started) / AROUND) / seconds
+        if used > PATIENCE and len(times) >= 3:
+            break
+        if used > 1 and len(times) >= LEAST_RUNS:
+            low, median, high = np.percentile(times, (25, 50, 75))
+            if high - low <= QUIET * median * len(times) ** 0.5:
+                break
+    return times
+
+
+class _Runner:
+    """The kernel between its operands in a module of its own."""
+
+    def __init__(
+        self, target: Target, kernel: Kernel, program: Program, given: Operands, threads: int, cold: bool
+    ):
+        plan, weights = _plan(target, kernel, program, given, threads, cold)
+        code = LoadedCode([kernel.object, touching(target).object], target)
+        addresses = [code.address(symbol) for symbol in plan.kernels]
+        self.context = binding.module_from_memory(encode(plan), addresses, weights, code).context(threads)
+        for n, array in enumerate(given.arrays):
+            if n not in given.weights and array.size:
+                self.context.input(f"in{n}")[...] = array.reshape(-1).view(np.uint8)
+        self.outputs = [self.context.output(f"out{n}") for n in range(len(given.outputs))]
+        self.own = [n for n, s in enumerate(plan.steps) if s.node]
+        self.kept: list[np.ndarray] = []
+
+    def once(self) -> float:
+        """Seconds of the kernel's steps in one run."""
+        times = self.context.run_profiled()
+        return sum(times[n].ns for n in self.own) / 1e9
+
+    def first(self, given: Operands) -> str:
+        """What is wrong after one run into memory that holds NaN, or -1."""
+        for output in self.outputs:
+            output.fill(0xFF)
+        self.once()
+        self.kept = [output.copy() for output in self.outputs] if given.expected else []
+        return given.error([o.view(t.dtype.numpy) for o, t in zip(self.kept, given.outputs)])
+
+    def changed(self) -> str:
+        """Whether later runs gave something else, padding aside: tasks that race."""
+        same = all(np.array_equal(a, b) for a, b in zip(self.kept, self.outputs))
+        return "" if same else "the outputs differ from run to run"
+
+
+def _plan(
+    target: Target, kernel: Kernel, program: Program, given: Operands, threads: int, cold: bool
+) -> tuple[Plan, np.ndarray]:
+    """One step or more to touch memory, without a node's name, then the kernel's."""
+    arena, weights = _Space(), _Space()
+    inputs: list[PlanIO] = []
+    args: list[BufferRef] = []
+    for n, (array, buffer) in enumerate(zip(given.arrays, program.params)):
+        if array.nbytes != buffer.nbytes:
+            raise InternalError(f"{program.name}: operand {n} has {array.nbytes} bytes, not {buffer.nbytes}")
+        if n in given.weights:
+            args.append(BufferRef.weights(weights.take(array.nbytes), array.nbytes))
+        else:
+            args.append(BufferRef.input(len(inputs), array.nbytes))
+            inputs.append(PlanIO(f"in{n}", TensorType(U8, (array.nbytes,))))
+    results = tuple(PlanIO(f"out{n}", TensorType(U8, (t.nbytes,))) for n, t in enumerate(given.outputs))
+    args += [BufferRef.output(n, io.type.nbytes) for n, io in enumerate(results)]
+    args += [BufferRef.arena(arena.take(size), size) for size in kernel.temps]
+    touched = [a for a in args if a.space == "in" and a.nbytes >= _ROW] if cold else []
+    size = COLD_BYTES if cold else threads * _ROW
+    steps = [_touch(ref, arena) for ref in (BufferRef.arena(arena.take(size), size), *touched)]
+    writes = tuple(range(len(given.arrays), len(args)))
+    for step in kernel.steps:
+        if step.tasks:
+            steps.append(
+                KernelCall(
+                    *(step.symbol, program.name, tuple(args), writes),
+                    *(step.tasks, kernel.gang, step.scratch),
+                )
+            )
+    data = np.zeros(weights.size, np.uint8)
+    for n in given.weights:
+        raw = given.arrays[n].reshape(-1).view(np.uint8)
+        data[args[n].offset : args[n].end] = raw
+    plan = Plan(
+        *(program.name, target.name, target.features, tuple(inputs), results),
+        *(arena.size, data.nbytes, tuple(steps)),
+    )
+    return plan, data
+
+
+class _Space:
+    """Takes places one behind the other."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def take(self, nbytes: int) -> int:
+        offset = self.size
+        self.size += -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        return offset
+
+
+def _touch(ref: BufferRef, arena: _Space) -> KernelCall:
+    rows = min(_ROWS, ref.nbytes // _ROW)
+    sums = BufferRef.arena(arena.take(rows * ALIGNMENT), rows * ALIGNMENT)
+    return KernelCall("burnish_touch", "", (ref, sums), (1,), rows)
+
+
+@lru_cache(maxsize=4)
+def touching(target: Target) -> Kernel:
+    """Task n reads row n, for as many rows as a plan says."""
+    lanes = ALIGNMENT // I32.bytes
+    x = Buffer("x", I32, (_ROWS, _ROW // ALIGNMENT, lanes))
+    y = Buffer("y", I32, (_ROWS, lanes))
+    n, k, lane = Var("n"), Var("k"), Var("lane")
+    start = loop("lane", lanes, Store("y", (n, lane), const(0, I32)), kind="vector")
+    total = Load("y", (n, lane), I32) + Load("x", (n, k, lane), I32)
+    add = loop("lane", lanes, Store("y", (n, lane), total), kind="vector")
+    body = loop("n", _ROWS, start, loop("k", x.shape[1], add), kind="parallel")
+    program = Program("burnish_touch", (x, y), (body,))
+    return assemble(finish(program, "f16c" in target.features), target)

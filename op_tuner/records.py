@@ -1,0 +1,271 @@
+"""Every measurement ever made, as JSON lines that are only appended to.
+
+    {"format": 1, "task": DIGEST, "key": TEXT, "algorithm": …, "target": …, "threads": 2, "hardware": {…},
+     "config": {KNOB: VALUE}, "cold": true, "seconds": 1e-4, "spread": 0.01, "runs": 40, "error": null,
+     "detail": "", "burnish": CODE VERSION, "llvm": "22.1.2"}
+
+A line is one write() to a file opened for appending, so that processes need no lock and a record that was
+acknowledged survives the process. A line torn by a full disk or a stopped machine is skipped by readers, and
+the next append begins a line of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..compiler.kernel_task import Config, DefaultConfig, KernelTask, RejectedConfig
+from ..compiler.templates.registry import template
+from ..errors import InputError
+from ..settings import cache_dir
+from .hardware import Hardware, this_hardware
+
+T = TypeVar("T")
+FORMAT = 1
+_START = '{"format":'
+SHIPPED = Path(__file__).parents[1] / "models" / "records"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement. `seconds` is None where `error` says what happened instead."""
+
+    task: str  # digest of the task's key
+    key: str
+    algorithm: str
+    target: str
+    threads: int
+    hardware: Hardware
+    config: Mapping[str, Any]  # the answers to the template's questions
+    cold: bool  # weights came from memory, as they do in a network
+    seconds: float | None  # median of the runs
+    spread: float  # (upper - lower quartile) / median
+    runs: int
+    error: str | None
+    detail: str  # of the error
+    burnish: str  # version of the compiler that made the code
+    llvm: str
+
+    @cached_property
+    def line(self) -> str:
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        data["hardware"] = self.hardware.to_json()
+        data["config"] = {knob: plain(answer) for knob, answer in self.config.items()}
+        return json.dumps({"format": FORMAT, **data}, allow_nan=False)
+
+    @property
+    def id(self) -> str:
+        """What a plan calls it."""
+        return hashlib.sha256(self.line.encode()).hexdigest()[:12]
+
+    @property
+    def made_by(self) -> str:
+        return f"{self.burnish} {self.llvm}"
+
+
+def plain(value: Any) -> object:
+    """A knob's answer as JSON can hold it: numbers, texts, and tuples of them for tuples and dataclasses."""
+    if is_dataclass(value):
+        return tuple(plain(getattr(value, f.name)) for f in fields(value))
+    if isinstance(value, (tuple, list)):
+        return tuple(map(plain, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def tuples(value: object) -> object:
+    """An answer as read from JSON, which has no tuples."""
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+
+class RecordedConfig(DefaultConfig):
+    """Plain answers by knob; the default where there is none, or one that is no longer offered."""
+
+    def __init__(self, answers: Mapping[str, object]):
+        super().__init__()
+        self.answers = dict(answers)
+
+    def choose(self, knob: str, options: Sequence[T], default: T) -> T:
+        wanted = self.answers.get(knob, self)
+        found = next((o for o in options if plain(o) == wanted), default)
+        self.chosen[knob] = found
+        return found
+
+
+def parse_record(line: str, where: str) -> Record | None:
+    """The record of a line; None if the line was torn. InputError, beginning with `where`, for another line
+    that is none, or one of a newer format."""
+    try:
+        data = json.loads(line)
+    except ValueError:
+        if line.startswith(_START) or _START.startswith(line):
+            return None
+        raise InputError(f"{where}: expected a record, a line beginning with {_START}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+        raise InputError(f"{where}: expected a record, a line beginning with {_START}")
+    if data["format"] != FORMAT:
+        raise InputError(f"{where}: records of format {data['format']}; this Burnish reads format {FORMAT}")
+    try:
+        values = {f.name: data[f.name] for f in fields(Record)}
+        values["hardware"] = Hardware.from_json(values["hardware"])
+        values["config"] = {str(k): tuples(v) for k, v in values["config"].items()}
+        _check(values)
+    except KeyError as error:
+        raise InputError(f"{where}: the record has no field {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{where}: a field of the record is of the wrong kind: {error}") from None
+    return Record(**values)
+
+
+def _check(values: Mapping[str, Any]) -> None:
+    for name in ("task", "key", "algorithm", "target", "detail", "burnish", "llvm"):
+        if not isinstance(values[name], str):
+            raise TypeError(f"{name} is no text")
+    for name in ("threads", "runs"):
+        if not isinstance(values[name], int):
+            raise TypeError(f"{name} is no whole number")
+    seconds, error = values["seconds"], values["error"]
+    if (seconds is None) == (error is None) or not isinstance(error, str | None):
+        raise TypeError("expected either seconds or an error")
+    if seconds is not None and not (isinstance(seconds, (int, float)) and 0 <= seconds < math.inf):
+        raise TypeError(f"seconds are {seconds!r}")
+
+
+def default_path() -> Path:
+    """The user's own records."""
+    return cache_dir() / "records.jsonl"
+
+
+def append(path: Path, records: Iterable[Record]) -> None:
+    """Adds records; when this returns, no end of this process loses them. InputError if they do not fit."""
+    data = "".join(r.line + "\n" for r in records).encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                data = b"\n" + data
+            if os.write(handle, data) != len(data):
+                raise InputError(f"cannot write records to {path}: the disk is full")
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise InputError(f"cannot write records to {path}: {error.strerror}") from error
+
+
+def read(path: Path, start: int = 0) -> tuple[list[Record], int]:
+    """The records behind byte `start`, and where the next reading goes on: before a line without an end."""
+    try:
+        with path.open("rb") as f:
+            f.seek(start)
+            data = f.read()
+    except FileNotFoundError:
+        return [], start
+    except OSError as error:
+        raise InputError(f"cannot read records from {path}: {error.strerror}") from error
+    whole = data.rfind(b"\n") + 1
+    found = []
+    for number, line in enumerate(data[:whole].decode("utf-8", "replace").split("\n"), 1):
+        where = f"{path}, line {number}" if not start else f"{path}, line {number} behind byte {start}"
+        if line.strip() and (record := parse_record(line, where)) is not None:
+            found.append(record)
+    return found, start + whole
+
+
+class Records:
+    """The records of a file that may grow meanwhile, and, read-only, those that ship with Burnish."""
+
+    def __init__(self, path: Path | None = None, shipped: bool = True):
+        self.path = path or default_path()
+        self._at = 0
+        self._by_task: dict[str, list[Record]] = {}
+        for file in sorted(SHIPPED.glob("*.jsonl")) if shipped else ():
+            self._take(read(file)[0])
+        self.refresh()
+
+    def __iter__(self) -> Iterator[Record]:
+        for found in self._by_task.values():
+            yield from found
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_task.values()))
+
+    def _take(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._by_task.setdefault(record.task, []).append(record)
+
+    def refresh(self) -> None:
+        """Takes up what was appended to the file since, by whichever process."""
+        found, self._at = read(self.path, self._at)
+        self._take(found)
+
+    def add(self, *records: Record) -> None:
+        append(self.path, records)
+        self.refresh()
+
+    def of(self, task: KernelTask | str) -> list[Record]:
+        """All records of a task, or of a digest; failures too."""
+        return list(self._by_task.get(task if isinstance(task, str) else task.digest, ()))
+
+    def best(
+        self, task: KernelTask | str, hardware: Hardware | None = None, cold: bool | None = None
+    ) -> Record | None:
+        """The fastest that worked on this hardware (default: this machine); `cold` None takes either kind."""
+        machine = hardware or this_hardware()
+        fitting = [r for r in self.of(task) if r.hardware == machine and cold in (None, r.cold)]
+        return min((r for r in fitting if r.error is None), key=lambda r: r.seconds or 0.0, default=None)
+
+    def nearest(self, task: KernelTask | str, hardware: Hardware | None = None) -> Record | None:
+        """The fastest on the most similar machine that has a record of the task: a prior, no measurement."""
+        machine = hardware or this_hardware()
+        worked = [r for r in self.of(task) if r.error is None]
+        return min(worked, key=lambda r: (machine.distance(r.hardware), r.seconds), default=None)
+
+    def pick_config(self, task: KernelTask) -> Config:
+        """The best known answers, of the nearest machine if not of this one; else the default rule."""
+        record = self.best(task) or self.nearest(task)
+        if record is None or task.program is not None:
+            return DefaultConfig()
+        try:
+            template(task).params(task, RecordedConfig(record.config))
+        except RejectedConfig:
+            return DefaultConfig()
+        return RecordedConfig(record.config)
+
+
+def merge(into: Path, sources: Iterable[Path]) -> int:
+    """Appends the sources' records that `into` lacks; returns how many. Others may append meanwhile."""
+    known = {r.line for r in read(into)[0]}
+    added: list[Record] = []
+    for source in sources:
+        if not source.exists():
+            raise InputError(f"there is no file {str(source)!r}; expected records (.jsonl)")
+        for record in read(source)[0]:
+            if record.line not in known:
+                known.add(record.line)
+                added.append(record)
+    append(into, added)
+    return len(added)
+
+
+def best_per_task(records: Iterable[Record]) -> list[Record]:
+    """The fastest that worked for each task, machine and kind of measurement, in the order of first sight."""
+    best: dict[tuple[str, Hardware, bool], Record] = {}
+    for record in records:
+        key = (record.task, record.hardware, record.cold)
+        if record.seconds is not None and record.seconds < _seconds(best.get(key)):
+            best[key] = record
+    return list(best.values())
+
+
+def _seconds(record: Record | None) -> float:
+    return math.inf if record is None or record.seconds is None else record.seconds

@@ -1,0 +1,107 @@
+"""Costs come from records where there are any, and what is measured is kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from burnish.compiler.ir.graph import Graph, Node
+from burnish.compiler.ir.types import Layout, TensorType
+from burnish.compiler.ops.fused import FusedOp
+from burnish.compiler.ops.movement import Identity
+from burnish.compiler.target import host
+from burnish.errors import InputError
+from burnish.graph_passes.make_tasks import task_of
+from burnish.op_tuner import costs
+from burnish.op_tuner.costs import MeasuredCosts, Predictor, conversion_task, made_by
+from burnish.op_tuner.hardware import this_hardware
+from burnish.op_tuner.measure import Measurement
+from burnish.op_tuner.records import read
+
+from .tasks import Doing, double, leave, record
+
+FAST = {"seconds": 0.001, "cold": False}
+
+
+def known(task, **fields):
+    burnish, llvm = made_by().split(" ", 1)
+    return record(task=task.digest, **{"burnish": burnish, "llvm": llvm, "cold": False, **fields})
+
+
+def test_measured_once_then_from_the_record(tmp_path):
+    path, told = tmp_path / "r.jsonl", []
+    tasks = [double(10), double(20), double(10)]
+    first = MeasuredCosts(path, host(), 1, lambda *step: told.append(step), **FAST)
+    assert first.ensure(tasks) == 2 and first.measured == 2
+    assert told == [("double", 0, 2), ("double", 1, 2), ("double", 2, 2)]
+    made = [first(t) for t in tasks]
+    assert made[0] == made[2] and {c.source for c in made} == {"measured"}
+    kept, _ = read(path)
+    assert [r.id for r in kept] == [c.name for c in made[:2]]
+    assert kept[0].key == tasks[0].key and kept[0].hardware == this_hardware() and kept[0].config["lanes"]
+    again = MeasuredCosts(path, host(), 1, **FAST)
+    assert again.ensure(tasks) == 0
+    assert [(again(t).seconds, again(t).source) for t in tasks] == [(c.seconds, "record") for c in made]
+
+
+def test_an_interrupted_run_goes_on_where_it_stood(tmp_path, monkeypatch):
+    path, tasks = tmp_path / "r.jsonl", [double(n) for n in (10, 20, 30)]
+    calls = []
+
+    def stops(task, *args, **options):
+        calls.append(task.digest)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return Measurement(1e-6, 0.0, 5)
+
+    monkeypatch.setattr(costs, "measure_isolated", stops)
+    with pytest.raises(KeyboardInterrupt):
+        MeasuredCosts(path, host(), 1, **FAST).ensure(tasks)
+    assert MeasuredCosts(path, host(), 1, **FAST).ensure(tasks) == 2
+    assert calls == [tasks[i].digest for i in (0, 1, 1, 2)]
+
+
+def test_a_task_that_fails_costs_without_end_and_is_tried_twice(tmp_path):
+    path, task = tmp_path / "r.jsonl", double()
+    options = {**FAST, "pick_config": lambda task: Doing(leave)}
+    for measured in (1, 1, 0):
+        cost = MeasuredCosts(path, host(), 1, **options)
+        assert math.isinf(cost(task).seconds) and cost.measured == measured
+    assert [r.error for r in read(path)[0]] == ["exit", "exit"]
+
+
+def test_what_counts_when_nothing_may_be_measured(tmp_path):
+    path, task = tmp_path / "r.jsonl", double()
+
+    def ask(**options):
+        return MeasuredCosts(path, host(), 1, measure=False, **FAST, **options)
+
+    with pytest.raises(InputError, match="nothing is known of the cost of double"):
+        ask()(task)
+    found = ask()
+    found.records.add(known(task, hardware=replace(this_hardware(), cores=999), seconds=3.0))
+    assert found(task).source == "sibling" and found(task).seconds == 3.0
+    model = ask(predict=Predictor("a model", lambda task: 2.0))
+    assert model(task) == costs.Cost(2.0, "predicted", "a model")
+    model.records.add(known(task, burnish="older", seconds=1.0))
+    assert ask()(task).seconds == 1.0 and ask()(task).source == "record"
+    fresh = MeasuredCosts(path, host(), 1, **FAST)
+    assert fresh(task).source == "measured", "an older compiler's record does not stand for this one's code"
+
+
+def test_a_conversion_is_the_task_of_a_copy_in_a_graph(tmp_path):
+    blocked = Layout.channel_blocked(4, 16)
+    type = TensorType.parse("f32[1,24,6,5]")
+    pairs = [(None, blocked), (blocked, None), (blocked, Layout.channel_blocked(4, 8))]
+    for source, wanted in pairs:
+        inner = Node(Identity(), ("a",), ("b",))
+        op = FusedOp(Graph("copy", ("a",), ("b",), (inner,), {"a": type, "b": type}))
+        types = {"a": type.with_layout(source), "b": type.with_layout(wanted)}
+        graph = Graph("g", ("a",), ("b",), (Node(op, ("a",), ("b",)),), types)
+        want = task_of(graph, graph.nodes[0], host(), 1)
+        made = conversion_task(type, source, wanted, host(), 1)
+        assert made.key == want.key
+    cost = MeasuredCosts(tmp_path / "r.jsonl", host(), 1, **FAST)
+    assert 0 < cost.conversion(type, None, blocked).seconds < 0.01
+    assert cost.conversion(type, blocked, blocked).seconds == 0 and cost.measured == 1

@@ -1,0 +1,108 @@
+"""Whatever a candidate does is recorded as what it is, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+from burnish.compiler.ir.loops import Buffer, Program, Store, loop
+from burnish.compiler.ir.scalar import Load, Var, const
+from burnish.compiler.ir.types import F32
+from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
+from burnish.compiler.ops.sorting import TopK
+from burnish.op_tuner.isolate import measure_isolated
+
+from .tasks import Doing, double, hang, hoard, leave, op_task
+
+QUICK = {"threads": 1, "seconds": 0.001}
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_left():
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_good_candidate():
+    found = measure_isolated(
+        double(), FixedConfig({"lanes": 4}), cores=[min(os.sched_getaffinity(0))], **QUICK
+    )
+    assert found.error is None and found.runs >= 3 and 0 < found.seconds < 0.01
+    assert found.config["lanes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "detail"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "crash", "SIGSEGV"),
+        (os.abort, "crash", "SIGABRT"),
+        (hang, "timeout", "more than 0.5 s"),
+        (leave, "exit", "code 3"),
+        (hoard, "memory", ""),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "memory", "killed"),
+        (lambda: 1 / 0, "build", "ZeroDivisionError"),
+    ],
+)
+def test_planted_failures(act, error, detail):
+    limits = {"time_limit": 0.5 if act is hang else 20, "memory_limit": 1 << 30}
+    found = measure_isolated(double(), Doing(act), **limits, **QUICK)
+    assert found.error == error and detail in found.detail
+    assert found.seconds == float("inf") and "lanes" in found.config, "answers given before are known"
+
+
+def test_a_kernel_that_writes_far_outside_or_never_ends():
+    n = Var("n")
+    x, y = Buffer("x", F32, (4,)), Buffer("y", F32, (4,))
+    far = Program("f", (x, y), (loop("n", 4, Store("y", (n * (1 << 40),), Load("x", (n,), F32))),))
+    task = replace(op_task(TopK(1, 2), "f32[4,9]"), op=None, types=(), output_types=(), name="f")
+    crashed = measure_isolated(replace(task, program=far), DefaultConfig(), check=False, **QUICK)
+    assert (crashed.error, crashed.detail) == ("crash", "SIGSEGV")
+    add = Store("y", (n,), Load("y", (n,), F32) * Load("x", (n,), F32))
+    endless = Program(
+        "f", (x, y), (loop("m", 1 << 50, loop("n", 4, Store("y", (n,), const(1.0, F32)), add)),)
+    )
+    late = measure_isolated(
+        replace(task, program=endless), DefaultConfig(), check=False, time_limit=1.0, **QUICK
+    )
+    assert late.error == "timeout"
+
+
+def test_a_wrong_result():
+    task, other = op_task(TopK(1, 2), "f32[4,9]"), op_task(TopK(1, 2, largest=False), "f32[4,9]")
+    found = measure_isolated(replace(task, program=other.program), DefaultConfig(), **QUICK)
+    assert found.error == "wrong"
+
+
+def test_the_child_ends_with_its_parent():
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+
+        def tell() -> None:
+            os.write(writing, str(os.getpid()).encode())
+            hang()
+
+        measure_isolated(double(), Doing(tell), **QUICK)
+        os._exit(0)
+    child = int(os.read(reading, 20))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    for _ in range(100):
+        if not alive(child):
+            break
+        time.sleep(0.02)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    """A zombie that its new parent has not collected yet is dead."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,184 @@
+"""Records survive whatever happens to the processes that write them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.templates import naive
+from burnish.errors import InputError
+from burnish.op_tuner.hardware import Hardware, this_hardware
+from burnish.op_tuner.records import RecordedConfig, Records, append, best_per_task, merge, parse_record, read
+
+from .tasks import double, record
+
+OTHER = Hardware("Other CPU", "znver1", ("avx2",), 8, 32768, 524288, 16 << 20)
+
+
+def test_a_line_reads_back():
+    for made in (
+        record(),
+        record(seconds=None, error="crash", detail="SIGSEGV\n\u2028"),
+        record(hardware=OTHER),
+    ):
+        assert "\n" not in made.line
+        assert parse_record(made.line, "here") == made
+
+
+def test_append_and_read(tmp_path):
+    path = tmp_path / "deep" / "r.jsonl"
+    assert read(path) == ([], 0)
+    append(path, [record(), record(runs=11)])
+    append(path, [record(runs=12)])
+    found, end = read(path)
+    assert [r.runs for r in found] == [10, 11, 12] and end == path.stat().st_size
+    append(path, [record(runs=13)])
+    assert [r.runs for r in read(path, end)[0]] == [13]
+
+
+@pytest.mark.parametrize("kept", [1, 8, 40, -1])
+def test_a_torn_line_is_skipped_and_the_next_record_is_whole(tmp_path, kept):
+    path = tmp_path / "r.jsonl"
+    append(path, [record(runs=1)])
+    with path.open("a") as f:
+        f.write(record(runs=2).line[:kept])
+    assert [r.runs for r in read(path)[0]] == [1]
+    append(path, [record(runs=3)])
+    assert [r.runs for r in read(path)[0]] == [1, 3]
+
+
+def changed(**fields):
+    return json.dumps({**json.loads(record().line), **fields})
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("hello", "expected a record"),
+        ("[1]", "expected a record"),
+        ('{"a": 1}', "expected a record"),
+        (changed(format=2), "format 2; this Burnish reads format 1"),
+        (changed(seconds="fast"), "seconds are 'fast'"),
+        (changed(seconds=None), "either seconds or an error"),
+        (changed(hardware={}), "has no field 'isa'"),
+        (changed(config=[1]), "of the wrong kind"),
+        (changed(task=7), "task is no text"),
+        ('{"format": 1}', "has no field"),
+    ],
+)
+def test_what_is_no_record_is_an_error_that_names_the_line(tmp_path, line, says):
+    path = tmp_path / "r.jsonl"
+    path.write_text(f"{record().line}\n\n{line}\n")
+    with pytest.raises(InputError, match=r"r\.jsonl, line 3: ") as caught:
+        read(path)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    with pytest.raises(InputError, match="cannot write records"):
+        append(tmp_path, [record()])
+    with pytest.raises(InputError, match="cannot read records"):
+        read(tmp_path)
+
+
+def test_best_nearest_and_the_config_to_take(tmp_path):
+    task = double()
+    mine = [
+        record(task=task.digest, seconds=s, config={"lanes": n}) for n, s in ((1, 3.0), (4, 1.0), (8, 2.0))
+    ]
+    failed = record(task=task.digest, seconds=None, error="wrong", config={"lanes": 2})
+    sibling = replace(this_hardware(), cores=999)
+    near = record(task=task.digest, seconds=0.5, hardware=sibling, config={"lanes": 16})
+    far = record(task=task.digest, seconds=0.1, hardware=OTHER, config={"lanes": 2})
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    assert records.best(task) is None and type(records.pick_config(task)) is DefaultConfig
+    records.add(far, near)
+    assert records.best(task) is None and records.nearest(task) == near
+    assert records.pick_config(task).choose("lanes", (1, 16), 1) == 16
+    records.add(*mine, failed, record())
+    assert records.best(task) == mine[1] and records.best(task, cold=False) is None
+    config = records.pick_config(task)
+    assert config.choose("lanes", (1, 4), 1) == 4 and config.choose("lanes", (1, 2), 2) == 2
+    assert len(records) == 7 and len(records.of(task)) == 6
+    assert [r.seconds for r in best_per_task(records.of(task))] == [0.1, 0.5, 1.0]
+
+
+@dataclass(frozen=True)
+class Option:
+    lanes: int
+    order: tuple[str, ...]
+
+
+def test_answers_that_are_objects(tmp_path):
+    options = [Option(4, ("a",)), Option(np.int64(8), ("a", "b"))]
+    made = record(config={"plan": options[1], "n": np.float32(0.5), "on": True})
+    append(tmp_path / "r.jsonl", [made])
+    (found,), _ = read(tmp_path / "r.jsonl")
+    assert found.config == {"plan": (8, ("a", "b")), "n": 0.5, "on": True}
+    assert RecordedConfig(found.config).choose("plan", options, options[0]) is options[1]
+
+
+def test_a_recorded_config_that_the_template_rejects_is_not_taken(tmp_path, monkeypatch):
+    task = double()
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    records.add(record(task=task.digest, config={"lanes": 4}))
+    assert records.pick_config(task).choose("lanes", (1, 4), 1) == 4
+
+    def rejects(task, cfg):
+        cfg.require(cfg.choose("lanes", (1, 4), 1) == 1)
+
+    monkeypatch.setattr(naive, "params", rejects)
+    assert type(records.pick_config(task)) is DefaultConfig
+
+
+def test_two_that_append_see_each_other(tmp_path):
+    one, two = (Records(tmp_path / "r.jsonl", shipped=False) for _ in range(2))
+    one.add(record(runs=1))
+    two.add(record(runs=2))
+    one.refresh()
+    assert sorted(r.runs for r in one) == sorted(r.runs for r in two) == [1, 2]
+
+
+def test_merge_takes_each_record_once(tmp_path):
+    a, b, out = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "out.jsonl"
+    append(a, [record(runs=1), record(runs=2)])
+    append(b, [record(runs=2), record(runs=3)])
+    assert merge(out, [a, b]) == 3 and merge(out, [a, b]) == 0
+    assert [r.runs for r in read(out)[0]] == [1, 2, 3]
+    with pytest.raises(InputError, match="there is no file"):
+        merge(out, [tmp_path / "none.jsonl"])
+
+
+def test_killed_at_random_moments_nothing_acknowledged_is_lost(tmp_path):
+    path = tmp_path / "r.jsonl"
+    chance = random.Random(5)
+    line = record(key="long " * 400).line + "\n"
+    acknowledged: set[int] = set()
+    for turn in range(30):
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                base = parse_record(line, "here")
+                for n in range(turn * 100_000, (turn + 1) * 100_000):
+                    append(path, [replace(base, runs=n)])
+                    os.write(writing, n.to_bytes(8, "little"))
+            finally:
+                os._exit(1)
+        os.close(writing)
+        time.sleep(0.002 + chance.random() * 0.01)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        with os.fdopen(reading, "rb") as stream:
+            told = stream.read()
+        acknowledged |= {int.from_bytes(told[i : i + 8], "little") for i in range(0, len(told) // 8 * 8, 8)}
+        found = {r.runs for r in read(path)[0]}
+        assert acknowledged <= found
+    assert len(acknowledged) > 30
