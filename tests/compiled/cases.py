@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from burnish.compiler.ir.graph import Graph
 from burnish.compiler.kernel_task import KernelTask
-from burnish.compiler.ops.fused import expression
 from burnish.compiler.target import get_target
+from burnish.compiler.templates.registry import algorithms
+from burnish.graph_passes.make_tasks import task_of
 
 from ..ops.case import Case, assert_outputs, build_graph
-from .kernels import build, execute, expr_tasks, load, loops_task
+from .kernels import build, execute, load
 
 ORDER_OF_SUMS = 8.0
 """Widens the tolerance: sums are taken in another order than numpy takes them, with fused multiply-adds."""
@@ -32,13 +33,10 @@ class Piece:
 def pieces(graph: Graph, target: str) -> list[Piece]:
     """The graph's nodes in order, each a kernel of its own."""
     found = []
-    for n, node in enumerate(graph.nodes):
-        types = graph.input_types(node)
-        name = f"k{n}"
-        if node.op.has("loops"):
-            tasks = {"loops": loops_task(name, node.op.loops(types, graph.output_types(node)), target)}
-        else:
-            tasks = expr_tasks(name, expression(node.op, types), target)
+    for node in graph.nodes:
+        task = task_of(graph, node, get_target(target), threads=2)
+        names = {*algorithms(task), "loops" if task.program else "naive"}
+        tasks = {a: replace(task, algorithm=a) for a in sorted(names)}
         found.append(Piece(tasks, node.reads, node.outputs))
     return found
 

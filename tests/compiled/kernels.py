@@ -9,12 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 from burnish.compiler.codegen.llvm import KernelCode, LoadedCode, generate, object_code
-from burnish.compiler.ir.expr import TensorExpr
 from burnish.compiler.ir.loops import Program
 from burnish.compiler.kernel_task import DefaultConfig, KernelTask
 from burnish.compiler.lower.lower import finish, scheduled
-from burnish.compiler.target import TARGETS, Target, get_target, host
-from burnish.compiler.templates.registry import TEMPLATES
+from burnish.compiler.target import TARGETS, Target, host
 from burnish.errors import RunError
 
 from .guarded import GuardedMemory
@@ -32,18 +30,6 @@ class Build:
     scheduled: Program
     lowered: Program
     code: KernelCode
-
-
-def expr_tasks(name: str, expr: TensorExpr, target: str, threads: int = 2) -> dict[str, KernelTask]:
-    """The task of an expression by algorithm, for every template that fits."""
-    task = KernelTask(name, expr, (), frozenset(), "", get_target(target), threads)
-    found = {a: replace(task, algorithm=a) for a, template in TEMPLATES.items() if template.matches(task)}
-    return found
-
-
-def loops_task(name: str, program: Program, target: str, threads: int = 2) -> KernelTask:
-    renamed = replace(program, name=name)
-    return KernelTask(name, None, (), frozenset(), "loops", get_target(target), threads, renamed)
 
 
 def build(task: KernelTask, symbol: str) -> Build:

@@ -1,0 +1,65 @@
+"""Random models compiled as a whole against onnxruntime, on 1 and 2 threads."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from burnish import pipeline
+from burnish.compiler.ir.graph import interpret
+from burnish.frontends.onnx.importer import import_onnx
+
+from .forked import run_forked
+from .kernels import runnable_targets
+from .random_graphs import random_model
+
+SEEDS = range(60)
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 3e-2}
+"""Of the largest value: rounding grows through some twenty operators."""
+
+
+def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """By onnxruntime, or by the operators' references where it refuses the model."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    names = [o.name for o in model.graph.output]
+    if any(o.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for o in model.graph.output):
+        return by_reference(model, feeds)  # onnxruntime rounds after fewer operators
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return dict(zip(names, session.run(names, feeds)))
+    except Exception:
+        return by_reference(model, feeds)
+
+
+def by_reference(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    with np.errstate(all="ignore"):
+        return interpret(import_onnx(model), feeds)
+
+
+def check(seed: int) -> None:
+    model, feeds = random_model(seed)
+    want = expected(model, feeds)
+    targets = runnable_targets()
+    module = pipeline.compile(model, target=targets[seed % len(targets)], threads=2, cache=False)
+    for threads in (1, 2):
+        got = module.run(feeds, threads=threads)
+        assert got.keys() == want.keys()
+        for name, array in want.items():
+            assert got[name].shape == array.shape, f"{name}: {got[name].shape}, expected {array.shape}"
+            tolerance = TOLERANCE[array.dtype.name] * max(1.0, float(np.max(np.abs(array), initial=0.0)))
+            np.testing.assert_allclose(
+                got[name].astype(np.float64),
+                array.astype(np.float64),
+                rtol=0,
+                atol=tolerance,
+                err_msg=f"{name} on {threads} threads",
+            )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_model(seed: int) -> None:
+    (message,) = run_forked([seed], check)
+    assert message is None, message
