@@ -49,10 +49,14 @@ class Source:
 
 
 def find_source(text: str, dims: Mapping[str, int] | None = None, only_model: bool = False) -> Source:
-    """A file if there is one of this name, else a network of the zoo. `only_model` refuses modules.
+    """A network of the zoo of this name, else a file (`./digits` is one). `only_model` refuses modules.
 
     `dims` are the sizes that will be given: digits keeps its open batch where one of them is for it.
     """
+    if text == "digits" and "batch" in (dims or {}):
+        return Source(text, proto=onnx.load(WEIGHTS))
+    if text in zoo.names():
+        return Source(text, proto=zoo.build(text))
     path = Path(text)
     if path.is_file():
         source = Source(path.stem, path)
@@ -63,10 +67,6 @@ def find_source(text: str, dims: Mapping[str, int] | None = None, only_model: bo
         if only_model and source.is_module:
             raise InputError(f"{path} is a compiled module; expected an ONNX model")
         return source
-    if text == "digits" and "batch" in (dims or {}):
-        return Source(text, proto=onnx.load(WEIGHTS))
-    if text in zoo.names():
-        return Source(text, proto=zoo.build(text))
     if path.exists():
         raise InputError(f"{path} is not a file; expected a module (.so), an ONNX model, or a zoo name")
     raise InputError(

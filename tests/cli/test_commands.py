@@ -169,6 +169,13 @@ def test_zoo_lists_and_writes(burnish, error, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["d.onnx"]
 
 
+def test_a_name_of_the_zoo_is_no_file(burnish, error, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").write_text("an application of this name")
+    assert "logits" in burnish("run", "digits").stdout
+    assert "not an ONNX model" in error("run", "./digits")
+
+
 def test_targets(burnish, error):
     assert "x86-64-v3" in burnish("targets").stdout
     assert "vector_bits: 512" in burnish("targets", "x86-64-v4").stdout
