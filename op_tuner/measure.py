@@ -22,7 +22,7 @@ from ..compiler.build_kernel import Kernel, assemble
 from ..compiler.codegen.llvm import LoadedCode
 from ..compiler.ir.loops import Buffer, Program, Store, loop
 from ..compiler.ir.plan import ALIGNMENT, BufferRef, KernelCall, Plan, PlanIO, encode
-from ..compiler.ir.scalar import Load, Var, const
+from ..compiler.ir.scalar import Load, Var
 from ..compiler.ir.types import I32, U8, TensorType
 from ..compiler.kernel_task import Config, KernelTask, RejectedConfig
 from ..compiler.lower.lower import finish, lower
@@ -39,8 +39,8 @@ QUIET = 0.005  # spread over the root of the runs at which nothing more is to be
 NOISY = 0.15
 PATIENCE = 3  # times `seconds` for what is not quiet
 AROUND = 4  # times `seconds` for what is not the kernel
-_ROW = 4096  # bytes of one task of the touching kernel
-_ROWS = 1 << 20
+_ROW = 256  # bytes of one task of the touching kernel
+_SUMS = 256
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def _plan(
     args += [BufferRef.output(n, io.type.nbytes) for n, io in enumerate(results)]
     args += [BufferRef.arena(arena.take(size), size) for size in kernel.temps]
     touched = [a for a in args if a.space == "in" and a.nbytes >= _ROW] if cold else []
-    size = COLD_BYTES if cold else threads * _ROW
+    size = COLD_BYTES if cold else 4 * threads * _ROW
     steps = [_touch(ref, arena) for ref in (BufferRef.arena(arena.take(size), size), *touched)]
     writes = tuple(range(len(given.arrays), len(args)))
     for step in kernel.steps:
@@ -248,21 +248,21 @@ class _Space:
 
 
 def _touch(ref: BufferRef, arena: _Space) -> KernelCall:
-    rows = min(_ROWS, ref.nbytes // _ROW)
-    sums = BufferRef.arena(arena.take(rows * ALIGNMENT), rows * ALIGNMENT)
-    return KernelCall("burnish_touch", "", (ref, sums), (1,), rows)
+    sums = BufferRef.arena(arena.take(_SUMS * ALIGNMENT), _SUMS * ALIGNMENT)
+    return KernelCall("burnish_touch", "", (ref, sums), (1,), ref.nbytes // _ROW)
 
 
 @lru_cache(maxsize=4)
 def touching(target: Target) -> Kernel:
-    """Task n reads row n, for as many rows as a plan says."""
+    """Task n reads row n, for as many rows as a plan says. The sums are of no use: tasks may share one."""
     lanes = ALIGNMENT // I32.bytes
-    x = Buffer("x", I32, (_ROWS, _ROW // ALIGNMENT, lanes))
-    y = Buffer("y", I32, (_ROWS, lanes))
+    rows = 1 << 40
+    x = Buffer("x", I32, (rows, _ROW // ALIGNMENT, lanes))
+    y = Buffer("y", I32, (_SUMS, lanes))
     n, k, lane = Var("n"), Var("k"), Var("lane")
-    start = loop("lane", lanes, Store("y", (n, lane), const(0, I32)), kind="vector")
-    total = Load("y", (n, lane), I32) + Load("x", (n, k, lane), I32)
-    add = loop("lane", lanes, Store("y", (n, lane), total), kind="vector")
-    body = loop("n", _ROWS, start, loop("k", x.shape[1], add), kind="parallel")
+    place = (n % _SUMS, lane)
+    total = Load("y", place, I32) + Load("x", (n, k, lane), I32)
+    add = loop("lane", lanes, Store("y", place, total), kind="vector")
+    body = loop("n", rows, loop("k", x.shape[1], add), kind="parallel")
     program = Program("burnish_touch", (x, y), (body,))
     return assemble(finish(program, "f16c" in target.features), target)
