@@ -12,19 +12,23 @@ import numpy as np
 from .compiler.codegen.llvm import LoadedCode
 from .compiler.ir.graph import Graph
 from .compiler.kernel_task import Config, DefaultConfig, KernelTask
-from .compiler.target import Target, get_target, host_threads
+from .compiler.target import Target, get_target, host, host_threads
 from .debug import Log
+from .errors import InputError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.assign_layouts import assign_layouts
 from .graph_passes.fold import fold
 from .graph_passes.fuse import fuse
 from .graph_passes.make_plan import make_plan
 from .graph_passes.make_tasks import task_of
+from .graph_passes.plan_layout import Cost
 from .graph_passes.predict import PredictedCost
 from .graph_passes.simplify import simplify
+from .graph_passes.task_cost import TaskCost
 from .graph_passes.views import find_views
 from .kernel_cache import KernelStore
 from .module import Module, load
+from .op_tuner.costs import MeasuredCosts
 
 __all__ = ["Module", "compile", "load", "optimise"]
 
@@ -42,6 +46,8 @@ def compile(
     cache: bool = True,
     log: Log | None = None,
     plan: str = "global",
+    measure: bool = False,
+    records: str | Path | None = None,
 ) -> Module:
     """A module from an ONNX model given as path, bytes or ModelProto.
 
@@ -49,13 +55,15 @@ def compile(
     shapes   sizes of whole inputs; dims: values of named dimensions; values: inputs fixed to constants
     progress called as progress(kernel name, done, total) while kernels are compiled
     plan     "global": algorithms and layouts for the whole network at once; "local", "fixed": its ablations
+    measure  let the plan's costs be measured here, and kept in `records` (a file; default: the user's own)
     log      is told of every step; by default it follows BURNISH_DEBUG
     """
     log = log or Log()
     machine = get_target(target)
     workers = threads or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
-    graph = optimise(graph, machine, workers, log, plan=plan)
+    cost = measured_cost(machine, workers, records, progress) if measure else None
+    graph = optimise(graph, machine, workers, log, plan=plan, cost=cost)
     copies = find_views(graph).skipped
     tasks = {
         n: task_of(graph, node, machine, workers) for n, node in enumerate(graph.nodes) if n not in copies
@@ -69,14 +77,17 @@ def compile(
     )
 
 
-def passes(target: Target, threads: int, plan: str = "global") -> dict[str, Callable[[Graph], Graph]]:
+def passes(
+    target: Target, threads: int, plan: str = "global", cost: Cost | None = None
+) -> dict[str, Callable[[Graph], Graph]]:
     """The passes over the graph by name, in order."""
+    costs = cost or PredictedCost(target, threads)
     return {
         "fold": fold,
         "simplify": simplify,
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "fuse": fuse,
-        "assign_layouts": lambda graph: assign_layouts(graph, target, PredictedCost(target, threads), plan),
+        "assign_layouts": lambda graph: assign_layouts(graph, target, costs, plan),
     }
 
 
@@ -87,14 +98,32 @@ def optimise(
     log: Log | None = None,
     stop_after: str | None = None,
     plan: str = "global",
+    cost: Cost | None = None,
 ) -> Graph:
     """The graph after all passes, or after the one named `stop_after`."""
     log = log or Log()
-    for name, run in passes(target, threads, plan).items():
+    for name, run in passes(target, threads, plan, cost).items():
         graph = log.step(name, partial(run, graph))
         if name == stop_after:
             break
     return graph
+
+
+def measured_cost(
+    target: Target,
+    threads: int,
+    records: str | Path | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Cost:
+    """Costs measured on this machine, once for each task, and remembered."""
+    if not set(target.features) <= set(host().features):
+        raise InputError(
+            f"target {target.name} does not run on this machine, so nothing can be measured for it"
+        )
+    costs = MeasuredCosts(records, target, threads, progress)
+    return TaskCost(
+        target, threads, lambda t: costs(t).seconds, lambda *copy: costs.conversion(*copy).seconds
+    )
 
 
 def flops(task: KernelTask) -> int:

@@ -33,6 +33,10 @@ from .source import find_source, open_module
     show_default=True,
     help="Algorithms and layouts: chosen for the whole network, for each operator alone, or one layout.",
 )
+@click.option("--measure", is_flag=True, help="Measure the plan's choices, once, instead of predicting.")
+@click.option(
+    "--records", type=click.Path(path_type=Path), metavar="FILE", help="Where measurements are kept."
+)
 @click.option(
     "--stop-after", metavar="PASS", help="Print the graph after this pass (import, fold, …); write nothing."
 )
@@ -42,7 +46,7 @@ from .source import find_source, open_module
     metavar="DIR",
     help="Write graphs, plan and kernels, on every rung, into a folder.",
 )
-def command(model, output, shapes, dims, target, cache, threads, plan, stop_after, dump):
+def command(model, output, shapes, dims, target, cache, threads, plan, measure, records, stop_after, dump):
     """Compile MODEL, an .onnx file or a name from the zoo, into a module.
 
     A .so is one file that `burnish run`, Python and C open; an .a is linked into an application, with the
@@ -66,7 +70,8 @@ def command(model, output, shapes, dims, target, cache, threads, plan, stop_afte
     check_writable(output, (".so", ".a"))
     if output.suffix == ".a":
         check_writable(output.with_suffix(".h"))
-    module = open_module(source, shapes, dims, threads, target=target, cache=cache, log=log, plan=plan)
+    options = {"target": target, "cache": cache, "log": log, "plan": plan}
+    module = open_module(source, shapes, dims, threads, measure=measure, records=records, **options)
     module.save(output)
     click.echo(f"wrote {output}: {_facts(module, output)}, {time.perf_counter() - start:.1f} s")
 
