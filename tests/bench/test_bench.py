@@ -153,7 +153,7 @@ def test_networks_times_threads():
     assert result.limits.gflops.keys() == {1, 2}
 
 
-def test_a_real_library_against_itself_is_a_tie_on_average():
+def test_a_real_library_against_itself():
     class Again(OnnxRuntime):
         name = "again"
         subject = True
