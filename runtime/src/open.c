@@ -57,7 +57,7 @@ static int32_t check_cpu(const char *path, trailer *t, burnish_error *error) {
 }
 
 static int32_t check_bytes(const char *path, const unsigned char *data, uint64_t bytes, int digest,
-                           burnish_error *error) {
+                           uint64_t *checksum, burnish_error *error) {
   trailer t;
   unsigned char sha256[32];
   memcpy(&t, data + bytes - sizeof t, sizeof t);
@@ -73,6 +73,7 @@ static int32_t check_bytes(const char *path, const unsigned char *data, uint64_t
   if (t.checksum != burnish_checksum(data, bytes - 16))
     return fail(error, BURNISH_BAD_CHECKSUM,
                 "%.200s: its checksum is wrong, so it was damaged; copy it again", path);
+  *checksum = t.checksum;
   if (digest) {
     burnish_sha256(data, bytes - sizeof t, sha256);
     if (memcmp(sha256, t.sha256, sizeof sha256))
@@ -82,7 +83,7 @@ static int32_t check_bytes(const char *path, const unsigned char *data, uint64_t
   return check_cpu(path, &t, error);
 }
 
-static int32_t check_file(const char *path, int digest, burnish_error *error) {
+static int32_t check_file(const char *path, int digest, uint64_t *checksum, burnish_error *error) {
   struct stat status;
   int32_t result;
   int flags = MAP_PRIVATE;
@@ -100,7 +101,7 @@ static int32_t check_file(const char *path, int digest, burnish_error *error) {
     if (data == MAP_FAILED) {
       result = fail(error, BURNISH_BAD_FILE, "%.200s: cannot map: %s", path, strerror(errno));
     } else {
-      result = check_bytes(path, data, bytes, digest, error);
+      result = check_bytes(path, data, bytes, digest, checksum, error);
       munmap(data, bytes);
     }
   }
@@ -108,15 +109,34 @@ static int32_t check_file(const char *path, int digest, burnish_error *error) {
   return result;
 }
 
-static int32_t load(const char *path, burnish_file *file, burnish_error *error) {
-  char here[4096];
-  if (!strchr(path, '/')) { /* else the loader would search its own folders */
-    snprintf(here, sizeof here, "./%s", path);
-    path = here;
+/* The same file by another name: dir/m.so → dir/.//./…/m.so, by the bits of `checksum`. The loader takes a
+ * name that it has loaded for the same module, even if the file was replaced since; and it would search its
+ * own folders for a name without a slash. */
+static const char *own_name(const char *path, uint64_t checksum, char *name, size_t bytes) {
+  const char *slash = strrchr(path, '/');
+  size_t folder = slash ? (size_t)(slash - path) + 1 : 0, used = folder;
+  if (folder + strlen(path + folder) + 64 * 2 + 3 > bytes) return path;
+  memcpy(name, path, folder);
+  if (!slash) {
+    name[used++] = '.';
+    name[used++] = '/';
   }
-  file->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  for (int bit = 0; bit < 64; bit++) {
+    if (checksum >> bit & 1) name[used++] = '.';
+    name[used++] = '/';
+  }
+  strcpy(name + used, path + folder);
+  return name;
+}
+
+static int32_t load(const char *path, uint64_t checksum, burnish_file *file, burnish_error *error) {
+  char buffer[4096];
+  const char *name = own_name(path, checksum, buffer, sizeof buffer);
+  file->handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (!file->handle) {
     const char *reason = dlerror();
+    size_t length = strlen(name);
+    if (reason && !strncmp(reason, name, length) && !strncmp(reason + length, ": ", 2)) reason += length + 2;
     return fail(error, BURNISH_BAD_LOAD, "%.200s: cannot load: %.200s", path,
                 reason ? reason : "unknown reason");
   }
@@ -133,12 +153,13 @@ static int32_t load(const char *path, burnish_file *file, burnish_error *error) 
 int32_t burnish_open(const char *path, const burnish_open_options *options, burnish_file *file,
                      burnish_error *error) {
   int32_t status;
+  uint64_t checksum = 0;
   if (!path || !file || (options && options->size < sizeof *options))
     return fail(error, BURNISH_BAD_ARGUMENT, "burnish_open: `path` and `file` must be given, and `size` set");
   file->api = NULL;
   file->handle = NULL;
-  status = check_file(path, options && options->verify_digest, error);
-  if (!status) status = load(path, file, error);
+  status = check_file(path, options && options->verify_digest, &checksum, error);
+  if (!status) status = load(path, checksum, file, error);
   if (status) burnish_close(file);
   return status;
 }
