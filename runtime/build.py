@@ -118,37 +118,53 @@ def _built(compiler: Compiler) -> Path:
     """The cache folder with the runtime's objects and library."""
     root = cache_dir() / "runtime"
     folder = root / _key(compiler)
-    if (folder / "libburnish.so").exists():
+    if _is_whole(folder):
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(str(root / "lock"))
-        with lock, tempfile.TemporaryDirectory(dir=root) as name:
-            if (folder / "libburnish.so").exists():
+        with lock, tempfile.TemporaryDirectory(dir=root, prefix="partial-") as name:
+            if _is_whole(folder):
                 return folder
-            build = Path(name)
-            for source in CORE:
-                _compile(compiler, source, ["-fvisibility=hidden"], build)
-            for source in LIBRARY_ONLY:
-                _compile(compiler, source, [], build)
-            objects = [f"{source}.o" for source in CORE + LIBRARY_ONLY]
-            link = [
-                "-shared",
-                "-pthread",
-                "-Wl,-s",
-                "-Wl,--build-id=none",
-                "-o",
-                "libburnish.so",
-                *objects,
-                "-ldl",
-            ]
-            _run([*compiler.command, *link], build, "linking the runtime")
+            build = Path(name, "done")
+            build.mkdir()
+            _build(compiler, build)
             shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(build, build / "done")
-            os.replace(build / "done", folder)
+            os.replace(build, folder)
     except OSError as error:
-        raise ToolError(f"cannot write to the cache folder {root}: {error.strerror}") from error
+        raise ToolError(
+            f"cannot write to the cache folder {root}: {error.strerror}; "
+            f"set BURNISH_CACHE_DIR to a folder that can be written"
+        ) from error
     return folder
+
+
+def _build(compiler: Compiler, folder: Path) -> None:
+    for source in CORE:
+        _compile(compiler, source, ["-fvisibility=hidden"], folder)
+    for source in LIBRARY_ONLY:
+        _compile(compiler, source, [], folder)
+    objects = [f"{source}.o" for source in CORE + LIBRARY_ONLY]
+    link = ["-shared", "-pthread", "-Wl,-s", "-Wl,--build-id=none", "-o", "libburnish.so", *objects, "-ldl"]
+    _run([*compiler.command, *link], folder, "linking the runtime")
+    (folder / "digest").write_text(_digest(folder))
+
+
+def _digest(folder: Path) -> str:
+    """Of all that was built."""
+    digest = hashlib.sha256()
+    for name in (*(f"{source}.o" for source in CORE + LIBRARY_ONLY), "libburnish.so"):
+        data = (folder / name).read_bytes()
+        digest.update(f"{name} {len(data)} ".encode() + data)
+    return digest.hexdigest()
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the folder holds what was built: caches lose files, and what is damaged would be linked."""
+    try:
+        return (folder / "digest").read_text() == _digest(folder)
+    except (OSError, ValueError):
+        return False
 
 
 def runtime_library() -> Path:

@@ -153,6 +153,24 @@ def test_a_missing_cpu_feature_is_named_before_loading(kernels, tmp_path):
         open_module(path)
 
 
+def test_a_replaced_file_is_opened_anew_and_the_old_module_runs_on(kernels, tmp_path):
+    plan, path, x = chain_plan(), tmp_path / "m.so", some_rows()
+    changed = WEIGHTS * 2
+    modules = []
+    for weights in (WEIGHTS, changed, WEIGHTS):
+        link_module([kernels.object], encode(plan), weights.tobytes(), plan.kernels, path)
+        modules.append(open_module(path))
+    first, second, third = (module.run({"x": x})["y"] for module in modules)
+    np.testing.assert_array_equal(first, chain_meaning(x))
+    np.testing.assert_array_equal(third, first)
+    assert not np.array_equal(second, first)
+
+
+def test_a_name_without_a_folder(module_file, monkeypatch):
+    monkeypatch.chdir(module_file.parent)
+    assert open_module(module_file.name).inputs
+
+
 @pytest.mark.parametrize("make", ["missing", "folder", "text", "sealed"])
 def test_other_files(tmp_path, make):
     path = tmp_path / "file.so"
@@ -216,6 +234,27 @@ def test_too_many_weights_are_refused(kernels, tmp_path):
         file.truncate(2 << 30)
     with pytest.raises(UnsupportedError, match=r"cannot save .*m\.so: its weights exceed 1900 MB"):
         link_module([kernels.object], encode(plan), weights, plan.kernels, tmp_path / "m.so")
+
+
+def test_a_runtime_that_lost_or_damaged_a_file_is_built_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("BURNISH_CACHE_DIR", str(tmp_path))
+    built = build._built.__wrapped__  # each call stands for a process of its own
+    folder = built(build.find_compiler())
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    (folder / "executor.o").unlink()
+    built(build.find_compiler())
+    data = before["libburnish.so"]
+    (folder / "libburnish.so").write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
+    assert built(build.find_compiler()) == folder
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    assert sorted(file.name for file in folder.parent.iterdir()) == sorted([folder.name, "lock"])
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BURNISH_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(ToolError, match="set BURNISH_CACHE_DIR to a folder that can be written"):
+        build._built.__wrapped__(build.find_compiler())
 
 
 def test_errors_leave_no_file(kernels, tmp_path, monkeypatch):
