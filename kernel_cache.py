@@ -68,11 +68,11 @@ def code_version() -> str:
 def _read(path: Path) -> Kernel | None:
     """A kernel from the cache; None if it is not there or not whole."""
     try:
-        raw = path.read_bytes()
-        head, _, code = raw.partition(b"\n")
-        meta = json.loads(head)
-        if hashlib.sha256(code).hexdigest() != meta["digest"]:
+        digest, _, rest = path.read_bytes().partition(b"\n")
+        if hashlib.sha256(rest).hexdigest().encode() != digest:
             return None
+        head, _, code = rest.partition(b"\n")
+        meta = json.loads(head)
         steps = tuple(Step(**s) for s in meta["steps"])
         return Kernel(meta["name"], code, steps, tuple(meta["temps"]), meta["gang"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -86,13 +86,17 @@ def _write(path: Path, kernel: Kernel) -> None:
         "steps": [asdict(s) for s in kernel.steps],
         "temps": list(kernel.temps),
         "gang": kernel.gang,
-        "digest": hashlib.sha256(kernel.object).hexdigest(),
     }
+    rest = json.dumps(meta).encode() + b"\n" + kernel.object
+    name = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix="partial-")
         with os.fdopen(handle, "wb") as f:
-            f.write(json.dumps(meta).encode() + b"\n" + kernel.object)
+            f.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
         os.replace(name, path)
-    except OSError:
-        return
+    except BaseException as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise

@@ -33,12 +33,11 @@ def command(clear, path):
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Only what Burnish itself names so: files and folders called by a hash."""
+    """Only what Burnish itself names so: files and folders called by a hash, and unfinished ones."""
     if not folder.is_dir():
         return []
-    return sorted(
-        entry for entry in folder.iterdir() if re.fullmatch(r"[0-9a-f]{24}|[0-9a-f]{64}", entry.name)
-    )
+    ours = r"[0-9a-f]{24}|[0-9a-f]{64}|partial-\w+"
+    return sorted(entry for entry in folder.iterdir() if re.fullmatch(ours, entry.name))
 
 
 def _size(entry: Path) -> int:

@@ -1,0 +1,59 @@
+"""Kernels on disk: whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from burnish import pipeline
+
+
+@pytest.fixture
+def compiled(two_layers, tmp_path, monkeypatch):
+    """Compiles with a cache of its own and returns what the module computes; and the cache's folder."""
+    runtime = pipeline.compile(two_layers, dims={"batch": 3})  # built where it is found again
+    assert runtime.inputs
+    monkeypatch.setenv("BURNISH_CACHE_DIR", str(tmp_path))
+    x = np.random.default_rng(0).standard_normal((3, 4), np.float32)
+
+    def run() -> list:
+        module = pipeline.compile(two_layers, dims={"batch": 3}, threads=2)
+        return [(s.kernel, s.tasks) for s in module.steps] + module.run({"x": x})["y"].ravel().tolist()
+
+    return run, tmp_path / "kernels"
+
+
+def damage(path: Path, how: int) -> None:
+    data = bytearray(path.read_bytes())
+    if how < 0:
+        data = data[:how]
+    else:
+        data[how] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", [0, 64, 70, 90, 120, 600, -1, -100, -10_000])
+def test_damaged_entries_are_made_again(compiled, how):
+    run, folder = compiled
+    expected = run()
+    entries = {path: path.read_bytes() for path in folder.iterdir()}
+    assert len(entries) >= 2 and all(len(path.name) == 64 for path in entries)
+    for path in entries:
+        damage(path, how)
+    assert run() == expected
+    assert {path: path.read_bytes() for path in folder.iterdir()} == entries
+
+
+def test_a_full_disk_is_no_error_and_leaves_nothing(compiled, monkeypatch):
+    run, folder = compiled
+    expected = run()
+    for path in folder.iterdir():
+        path.unlink()
+
+    def full(*names):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    assert run() == expected
+    assert list(folder.iterdir()) == []
