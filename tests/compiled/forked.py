@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import signal
@@ -15,16 +16,22 @@ T = TypeVar("T")
 TIME_LIMIT = 120  # seconds for one item
 
 
-def run_forked(items: Sequence[T], work: Callable[[T], str | None]) -> list[str | None]:
+def run_forked(items: Sequence[T], work: Callable[[T], str | None], processes: int = 1) -> list[str | None]:
     """For every item what `work` returns (None: passed), a traceback, or how the child died on it."""
-    results: list[str | None] = []
-    while len(results) < len(items):
-        results += _one_child(items[len(results) :], work)
+    results: list[str | None] = [None] * len(items)
+    queues = [list(range(n, len(items), processes)) for n in range(processes)]
+    while any(queues):
+        children = [(queue, *_start([items[n] for n in queue], work)) for queue in queues if queue]
+        for queue, pid, stream in children:
+            found = _finish(pid, stream, len(queue))
+            for n, message in zip(queue, found):
+                results[n] = message
+            del queue[: len(found)]
     return results
 
 
-def _one_child(items: Sequence[T], work: Callable[[T], str | None]) -> list[str | None]:
-    """The results up to the end or up to the item on which the child died."""
+def _start(items: Sequence[T], work: Callable[[T], str | None]) -> tuple[int, BinaryIO]:
+    """A child's process id and where its results arrive."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -34,12 +41,17 @@ def _one_child(items: Sequence[T], work: Callable[[T], str | None]) -> list[str 
         finally:
             os._exit(0)
     os.close(write_end)
+    return pid, os.fdopen(read_end, "rb")
+
+
+def _finish(pid: int, stream: BinaryIO, count: int) -> list[str | None]:
+    """The results up to the end or up to the item on which the child died."""
     results: list[str | None] = []
-    with os.fdopen(read_end, "rb") as stream:
+    with stream:
         while (message := _receive(stream)) is not None:
             results.append(message or None)
     _, status = os.waitpid(pid, 0)
-    if len(results) < len(items):
+    if len(results) < count:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         name = signal.Signals(number).name if number else f"exit {os.waitstatus_to_exitcode(status)}"
         results.append(f"the process died: {name}")
@@ -48,6 +60,7 @@ def _one_child(items: Sequence[T], work: Callable[[T], str | None]) -> list[str 
 
 def _child(items: Sequence[T], work: Callable[[T], str | None], stream: BinaryIO) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.disable()  # a crash is reported by the parent
     for item in items:
         signal.alarm(TIME_LIMIT)
         try:

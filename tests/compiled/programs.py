@@ -12,12 +12,12 @@ from ..ops.case import Case, assert_outputs, build_graph
 from .cases import ORDER_OF_SUMS, pieces
 from .kernels import build
 
-WORK_LIMIT = 2000  # statements executed; the interpreter takes some microseconds for each
+WORK_LIMIT = 600  # statements executed; the interpreter takes some microseconds for each
 
 
 def check_programs(case: Case, target: str) -> None:
-    """Each algorithm's programs pass the verifier, as scheduled and as lowered; the lowered ones, their parallel
-    loops run backwards, give the reference's outputs.
+    """Each algorithm's programs pass the verifier, as scheduled and as lowered; the lowered ones, parallel
+    loops taken backwards, give the reference's outputs.
     """
     graph = build_graph(case)
     todo = pieces(graph, target)

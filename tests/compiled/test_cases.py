@@ -21,7 +21,9 @@ def cases_by_operator() -> dict[str, list[Case]]:
 def results(operator: str, target: str) -> dict[str, str | None]:
     """What became of every case of an operator, by id."""
     group = cases_by_operator()[operator]
-    return dict(zip((c.id for c in group), run_forked(group, lambda c: check_compiled(c, target))))
+    return dict(
+        zip((c.id for c in group), run_forked(group, lambda c: check_compiled(c, target), processes=2))
+    )
 
 
 @pytest.mark.parametrize("target", runnable_targets())
