@@ -302,7 +302,9 @@ class _Builder:
             value = s.select(inside, value, 0.0)
         weight = Load(self.u.name, (P, panel, IC, OV * g.lanes + LANE), F32)
         update = Store("tile_acc", here, Load("tile_acc", here, F32) + value * weight)
-        out: Stmt = Store("tiles_out", (P, tile, (OG * VECTORS + OV) * g.lanes + LANE), Load("tile_acc", here, F32))
+        out: Stmt = Store(
+            "tiles_out", (P, tile, (OG * VECTORS + OV) * g.lanes + LANE), Load("tile_acc", here, F32)
+        )
         if tiles % p.group:
             out = If(inside, (out,))
         ahead: Body = ()
@@ -326,7 +328,9 @@ class _Builder:
         tile = ROW * g.tile_columns + TW
         stores: list[Stmt] = []
         for j in range(t.n):
-            column = [Load("tiles_out", (s.const(i * t.n + j), tile, OV * g.lanes + LANE), F32) for i in range(t.n)]
+            column = [
+                Load("tiles_out", (s.const(i * t.n + j), tile, OV * g.lanes + LANE), F32) for i in range(t.n)
+            ]
             for i, value in enumerate(combine(t.a, column)):
                 stores.append(Store("tile_back", (s.const(i), s.const(j), LANE), value))
         for i in range(t.m):
