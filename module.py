@@ -11,6 +11,7 @@ import numpy as np
 from .compiler.build_kernel import Kernel
 from .compiler.codegen.llvm import LoadedCode
 from .compiler.ir.plan import Plan, encode
+from .compiler.target import host_threads
 from .errors import InputError
 from .graph_passes.make_plan import Packed
 from .runtime import binding
@@ -18,22 +19,35 @@ from .runtime.build import link_module
 
 
 class Module:
-    """A model that runs. `inputs` and `outputs` describe its tensors by name (dtype, shape)."""
+    """A model that runs. `inputs` and `outputs` describe its tensors by name (dtype, shape).
+
+    `threads` is how many a run takes that does not say so itself; 0 or None mean all cores.
+    """
 
     def __init__(
         self,
         runner: binding.Module,
-        threads: int = 1,
+        threads: int | None = None,
         packed: Packed | None = None,
         kernels: Sequence[Kernel] = (),
     ):
         self._runner = runner
         self._packed = packed
         self._kernels = kernels
-        self.threads = threads
+        self.threads = binding.thread_count(threads) or host_threads()
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, infos)) for infos in (self.inputs, self.outputs))
+        return f"<burnish.Module {self._runner.name}: {inputs or 'no inputs'} -> {outputs}>"
+
+    def __reduce__(self) -> Any:
+        raise InputError("a module cannot be pickled or copied; save it to a file and load that")
+
+    def _count(self, threads: int | None) -> int:
+        return self.threads if threads is None else threads
 
     @staticmethod
-    def from_code(packed: Packed, code: LoadedCode, kernels: Sequence[Kernel], threads: int) -> Module:
+    def from_code(packed: Packed, code: LoadedCode, kernels: Sequence[Kernel], threads: int | None) -> Module:
         addresses = [code.address(symbol) for symbol in packed.plan.kernels]
         runner = binding.module_from_memory(encode(packed.plan), addresses, packed.weights, code)
         return Module(runner, threads, packed, kernels)
@@ -58,19 +72,19 @@ class Module:
 
     def run(self, feeds: Mapping[str, Any], threads: int | None = None) -> dict[str, np.ndarray]:
         """Outputs by name, for arrays (numpy or DLPack) by input name. InputError says what was expected."""
-        return self._runner.run(feeds, threads or self.threads)
+        return self._runner.run(feeds, self._count(threads))
 
     def context(self, threads: int | None = None) -> binding.Context:
         """Bound memory and threads for repeated runs; several contexts may run at once."""
-        return self._runner.context(threads or self.threads)
+        return self._runner.context(self._count(threads))
 
     def run_profiled(self, feeds: Mapping[str, Any], threads: int | None = None) -> list[binding.StepTime]:
         """Nanoseconds of every kernel of one run."""
-        return self._runner.run_profiled(feeds, threads or self.threads)
+        return self._runner.run_profiled(feeds, self._count(threads))
 
     def save(self, path: str | Path) -> None:
         """Writes the module: `.so` (one loadable file) or `.a` (an archive, with a header beside it)."""
-        out = Path(path)
+        out = binding.file_path(path)
         if self._packed is None:
             raise InputError(f"{out}: a module loaded from a file cannot be saved again; copy the file")
         if out.suffix not in (".so", ".a"):
@@ -82,6 +96,9 @@ class Module:
         )
 
 
-def load(path: str | Path, threads: int = 1, verify_digest: bool = False) -> Module:
-    """A module from its file; InputError if it is damaged, of another version, or needs another CPU."""
+def load(path: str | Path, threads: int | None = None, verify_digest: bool = False) -> Module:
+    """A module from its file; InputError if it is damaged, of another version, or needs another CPU.
+
+    threads  how many its runs take (default: all cores)
+    """
     return Module(binding.open_module(path, verify_digest), threads)

@@ -29,6 +29,7 @@ from .graph_passes.views import find_views
 from .kernel_cache import KernelStore
 from .module import Module, load
 from .op_tuner.costs import MeasuredCosts
+from .runtime.binding import thread_count
 
 __all__ = ["Module", "compile", "load", "optimise"]
 
@@ -51,7 +52,7 @@ def compile(
 ) -> Module:
     """A module from an ONNX model given as path, bytes or ModelProto.
 
-    threads  how many the code is laid out for (default: all cores); a module runs with any number
+    threads  how many the code is laid out for and runs take (default: all cores); a run may take any number
     shapes   sizes of whole inputs; dims: values of named dimensions; values: inputs fixed to constants
     progress called as progress(kernel name, done, total) while kernels are compiled
     plan     "global": algorithms and layouts for the whole network at once; "local", "fixed": its ablations
@@ -60,7 +61,7 @@ def compile(
     """
     log = log or Log()
     machine = get_target(target)
-    workers = threads or host_threads()
+    workers = thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
     cost = measured_cost(machine, workers, records, progress) if measure else None
     graph = optimise(graph, machine, workers, log, plan=plan, cost=cost)
@@ -73,7 +74,7 @@ def compile(
     log.plan(packed.plan)
     code = LoadedCode([k.object for k in {k.name: k for k in kernels.values()}.values()], machine)
     return Module.from_code(
-        packed, code, [k for k in {k.name: k for k in kernels.values()}.values()], threads or 1
+        packed, code, [k for k in {k.name: k for k in kernels.values()}.values()], workers
     )
 
 

@@ -51,7 +51,7 @@ class InferenceSession:
             raise InputError(f"provider {names[0]!r}: Burnish has only CPUExecutionProvider")
         threads = getattr(sess_options, "intra_op_num_threads", 0) or None
         if isinstance(path_or_bytes, (str, Path)) and Path(path_or_bytes).suffix == ".so":
-            module = load(path_or_bytes, threads or 1)
+            module = load(path_or_bytes, threads)
             self._inputs = [_arg(info.name, info.dtype, list(info.shape)) for info in module.inputs]
             self._outputs = [_arg(info.name, info.dtype, list(info.shape)) for info in module.outputs]
             self._call = lambda feed: module.run(feed)

@@ -82,7 +82,7 @@ def compile_options(function: F) -> F:
 
 
 THREADS = click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Number of threads (default: all cores)."
+    "--threads", type=click.IntRange(1, 1024), metavar="N", help="Number of threads (default: all cores)."
 )
 SEED = click.option(
     "--seed",

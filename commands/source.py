@@ -87,7 +87,7 @@ def open_module(
             raise InputError(
                 f"{source.path} is compiled for its shapes: compile the model again for other ones"
             )
-        return load(source.path or "", threads or 1)
+        return load(source.path or "", threads)
     with kernel_progress() as progress:
         return compile_model(
             source.model, shapes=shapes, dims=dims, threads=threads, progress=progress, **options

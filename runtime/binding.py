@@ -12,6 +12,7 @@ scores = context.output("scores")
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import threading
 import weakref
@@ -43,6 +44,8 @@ _DTYPES: dict[int, tuple[str, np.dtype]] = {
     16: ("bf16", np.dtype(ml_dtypes.bfloat16)),
 }
 """ONNX's TensorProto.DataType → Burnish's name, numpy's dtype."""
+
+_MOST_THREADS = 1024  # BURNISH_MAX_THREADS of burnish.h
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,30 @@ class StepTime(NamedTuple):
     kernel: str
     node: str
     ns: int
+
+
+def thread_count(threads: Any) -> int:
+    """`threads` as the runtime takes it; 0 and None mean one per available CPU. InputError if it is wrong."""
+    try:
+        count = 0 if threads is None else operator.index(threads)
+    except TypeError:
+        count = -1
+    if not 0 <= count <= _MOST_THREADS:
+        raise InputError(
+            f"threads is {threads!r}, expected a number from 1 to {_MOST_THREADS}, or 0 for all cores"
+        )
+    return count
+
+
+def file_path(path: Any) -> Path:
+    """InputError for what cannot name a file."""
+    try:
+        result = Path(os.fsdecode(path))
+    except TypeError:
+        raise InputError(f"expected the path of a file, found {type(path).__name__}") from None
+    if "\0" in str(result):
+        raise InputError(f"the path {str(result)!r} contains a null character")
+    return result
 
 
 def _raise(error: capi.Error, code: int) -> None:
@@ -136,7 +163,7 @@ class Pool:
 
     def __init__(self, threads: int = 0):
         functions, error, handle = capi.library_functions(), capi.Error(), capi.Pointer()
-        code = functions.pool_create(threads, byref(handle), byref(error))
+        code = functions.pool_create(thread_count(threads), byref(handle), byref(error))
         if code:
             _raise(error, code)
         self.handle = handle
@@ -151,7 +178,8 @@ class Context:
         self._keep: dict[tuple[str, str], np.ndarray] = {}
         self._busy = threading.Lock()
         error, handle = capi.Error(), capi.Pointer()
-        options = capi.Options(ctypes.sizeof(capi.Options), threads, pool.handle if pool else None)
+        count = thread_count(threads)
+        options = capi.Options(ctypes.sizeof(capi.Options), count, pool.handle if pool else None)
         f = self._functions = module._functions
         code = f.create(module._api, byref(options), byref(handle), byref(error))
         if code:
@@ -277,15 +305,22 @@ class Module:
 
     def _bound(self, context: Context, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Binds every input, and a new array for every output; the outputs."""
+        if not isinstance(feeds, Mapping):
+            expected = ", ".join(map(str, self.inputs)) or "no inputs"
+            raise InputError(
+                f"{self.name}: expected a dict of arrays by name, {expected}; found {type(feeds).__name__}"
+            )
         if feeds.keys() != self._inputs.keys():
             missing = [n for n in self._inputs if n not in feeds]
-            unknown = [n for n in feeds if n not in self._inputs]
+            unknown = [str(n) for n in feeds if n not in self._inputs]
             found = [f"missing {', '.join(missing)}"] * bool(missing) + [
                 f"unknown {', '.join(unknown)}"
             ] * bool(unknown)
             expected = ", ".join(map(str, self.inputs)) or "no inputs"
             raise InputError(f"{self.name}: {' and '.join(found)}; expected {expected}")
         for name, value in feeds.items():
+            if value is None:
+                raise InputError(f"input {name!r}: expected {self._inputs[name][1]}, found None")
             context.bind_input(name, value)
         outputs = {}
         for info in self.outputs:
@@ -298,7 +333,7 @@ class Module:
 
         InputError names an input that is missing or has the wrong dtype or shape, RunError the failed node.
         """
-        idle = self._idle.setdefault(threads, [])
+        idle = self._idle.setdefault(thread_count(threads), [])
         try:
             context = idle.pop()
         except IndexError:
@@ -331,7 +366,7 @@ def open_module(path: str | Path, verify_digest: bool = False) -> Module:
     """The module of a .so file; InputError if it is not one, is damaged, or needs another CPU."""
     error, file, library = capi.Error(), capi.File(), capi.library()
     options = capi.OpenOptions(ctypes.sizeof(capi.OpenOptions), int(verify_digest))
-    code = library.burnish_open(os.fsencode(path), byref(options), byref(file), byref(error))
+    code = library.burnish_open(os.fsencode(file_path(path)), byref(options), byref(file), byref(error))
     if code:
         _raise(error, code)
     return Module(file.api, _Owner(None, library.burnish_close, file))

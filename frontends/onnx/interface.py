@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import TypeProto, ValueInfoProto
@@ -46,6 +48,9 @@ def resolve_inputs(
     InputError if what the user gave contradicts the model, UnsupportedError if a size stays open.
     """
     names = {i.name for i in inputs}
+    for option, given in (("shape", shapes), ("size", dims), ("value", values)):
+        if not isinstance(given, Mapping):
+            raise InputError(f"{option}s are given by name in a dict, not as {given.__class__.__name__}")
     for option, given in (("shape", shapes), ("value", values)):
         for name in given:
             if name not in names:
@@ -55,7 +60,7 @@ def resolve_inputs(
     calls = {n: f"input {n!r}" + (f" of {readers[n]}" if n in readers else "") for n in names}
     declared = {i.name: declared_type(i, calls[i.name]) for i in inputs}
     known = _known_dims(dims, declared)
-    given_shapes = {n: tuple(int(d) for d in s) for n, s in shapes.items()}
+    given_shapes = {n: _sizes(s, f"the shape given for {n!r}") for n, s in shapes.items()}
     given_shapes |= {n: np.shape(v) for n, v in values.items()}
     for name, shape in given_shapes.items():
         _bind(name, shape, declared[name], known)
@@ -74,16 +79,31 @@ def resolve_inputs(
     return types, known
 
 
+def _size(size: Any, what: str) -> int:
+    try:
+        return operator.index(size)
+    except TypeError:
+        raise InputError(f"{what} is {size!r}, expected a whole number") from None
+
+
+def _sizes(shape: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(shape, Iterable) or isinstance(shape, str):
+        raise InputError(f"{what} is {shape!r}, expected a tuple of whole numbers")
+    return tuple(_size(size, f"a size in {what}") for size in shape)
+
+
 def _known_dims(dims: Mapping[str, int], declared: Mapping[str, TensorType | None]) -> dict[str, int]:
     symbols = {d for t in declared.values() if t for d in t.shape if isinstance(d, str) and d != "?"}
+    known = {}
     for name, size in dims.items():
         if name not in symbols:
             raise InputError(
                 f"the size {name!r} is given; the inputs name {', '.join(sorted(symbols)) or 'no sizes'}"
             )
-        if size < 0:
+        known[name] = _size(size, f"the size {name!r}")
+        if known[name] < 0:
             raise InputError(f"the size {name!r} is {size}, expected 0 or more")
-    return dict(dims)
+    return known
 
 
 def _bind(name: str, shape: tuple[int, ...], type: TensorType | None, known: dict[str, int]) -> None:

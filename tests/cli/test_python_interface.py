@@ -1,0 +1,171 @@
+"""burnish.compile, load and Module: what they take, and what they say to the rest."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import signal
+import threading
+
+import burnish
+import numpy as np
+import onnx
+import pytest
+from burnish.compiler.target import host_threads
+
+X = np.random.default_rng(0).standard_normal((6, 4), np.float32)
+
+
+@pytest.fixture(scope="module")
+def module(two_layers) -> burnish.Module:
+    return burnish.compile(two_layers, dims={"batch": 6}, threads=2)
+
+
+@pytest.fixture(scope="module")
+def expected(module) -> np.ndarray:
+    return module.run({"x": X})["y"]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 64, 0, None, np.int32(2)])
+def test_any_number_of_threads(two_layers, module, expected, threads):
+    np.testing.assert_array_equal(module.run({"x": X}, threads=threads)["y"], expected)
+    again = burnish.compile(two_layers, dims={"batch": np.int64(6)}, threads=threads)
+    np.testing.assert_allclose(again.run({"x": X})["y"], expected, rtol=1e-6)
+    assert again.threads == (int(threads or 0) or host_threads())
+
+
+@pytest.mark.parametrize("threads", [-1, 1025, 10**12, 2.0, "2", [1]])
+def test_no_number_of_threads(two_layers, module, threads):
+    for call in (
+        lambda: burnish.compile(two_layers, dims={"batch": 6}, threads=threads),
+        lambda: module.run({"x": X}, threads=threads),
+        lambda: module.context(threads),
+    ):
+        with pytest.raises(burnish.InputError, match="expected a number from 1 to 1024, or 0 for all cores"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        np.asfortranarray,
+        lambda x: x[::-1, ::-1][::-1, ::-1],
+        lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+        lambda x: np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(x.shape),
+        lambda x: np.broadcast_to(x, x.shape),
+    ],
+    ids=["columns first", "negative strides", "strides", "unaligned", "read-only"],
+)
+def test_any_memory(module, expected, make):
+    np.testing.assert_array_equal(module.run({"x": make(X)})["y"], expected)
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({}, "missing x"),
+        ({"x": X, "z": X}, "unknown z"),
+        ({0: X}, "missing x and unknown 0"),
+        ([X], "expected a dict of arrays by name, .* found list"),
+        (None, "found NoneType"),
+        ({"x": None}, "expected x: f32.6,4., found None"),
+        ({"x": X.tolist()}, "found list"),
+        ({"x": X.astype(np.float64)}, "found float64"),
+        ({"x": X.astype(">f4")}, "found >f4"),
+        ({"x": X.T}, r"found float32\[4,6\]"),
+        ({"x": X[:0]}, r"found float32\[0,4\]"),
+    ],
+)
+def test_wrong_inputs(module, feeds, message):
+    with pytest.raises(burnish.InputError, match=message):
+        module.run(feeds)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dims": {"batch": 2.0}}, "the size 'batch' is 2.0, expected a whole number"),
+        ({"dims": {"batch": "2"}}, "the size 'batch' is '2'"),
+        ({"dims": {"batch": -1}}, "expected 0 or more"),
+        ({"dims": [("batch", 2)]}, "sizes are given by name in a dict, not as list"),
+        ({"shapes": {"x": (2.5, 4)}}, "2.5, expected a whole number"),
+        ({"shapes": {"x": 4}}, "expected a tuple of whole numbers"),
+        ({"shapes": {"x": None}}, "expected a tuple of whole numbers"),
+        ({"shapes": (2, 4)}, "shapes are given by name"),
+        ({"values": [X]}, "values are given by name"),
+        ({"target": None}, "unknown target None"),
+    ],
+)
+def test_wrong_options(two_layers, options, message):
+    with pytest.raises(burnish.InputError, match=message):
+        burnish.compile(two_layers, **options)
+
+
+def test_the_model_is_left_as_it_was(two_layers):
+    model = onnx.load(two_layers)
+    before = model.SerializeToString(deterministic=True)
+    burnish.compile(model, dims={"batch": 1})
+    assert model.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("path", [None, 5, "m\0.so"])
+def test_paths_that_are_none(module, path):
+    for call in (module.save, burnish.load):
+        with pytest.raises(burnish.InputError, match=r"expected the path of a file|null character"):
+            call(path)
+
+
+def test_a_module_says_what_it_is_and_cannot_be_copied(module):
+    assert repr(module) == "<burnish.Module two_layers: x: f32[6,4] -> y: f32[6,3]>"
+    for call in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(burnish.InputError, match="save it to a file"):
+            call(module)
+
+
+def test_memory_outlives_its_owners(module, expected, tmp_path):
+    module.save(tmp_path / "m.so")
+    loaded = burnish.load(tmp_path / "m.so", threads=2)
+    (tmp_path / "m.so").unlink()
+    context = loaded.context()
+    context.bind_input("x", X)
+    del loaded
+    gc.collect()
+    context.run()
+    y = context.output("y")
+    del context
+    gc.collect()
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_many_threads_of_python_share_modules(module, expected, tmp_path):
+    module.save(tmp_path / "m.so")
+    modules = [module, burnish.load(tmp_path / "m.so")]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            y = modules[number % 2].run({"x": X}, threads=1 + number % 3)["y"]
+            if not np.array_equal(y, expected):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_forked_child_runs_on_without_the_threads(module, expected):
+    context = module.context(2)
+    context.bind_input("x", X)
+    context.run()
+    pid = os.fork()
+    if pid == 0:  # no pytest in here
+        signal.alarm(20)
+        context.run()
+        same = np.array_equal(context.output("y"), expected)
+        os._exit(0 if same and np.array_equal(module.run({"x": X}, threads=3)["y"], expected) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
