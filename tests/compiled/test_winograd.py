@@ -35,7 +35,7 @@ SHAPES = [  # (batch, channels, out channels, height, width, pads)
 def network(
     batch: int, channels: int, out: int, height: int, width: int, pads: tuple[int, ...]
 ) -> onnx.ModelProto:
-    """A pointwise convolution, which makes the layout blocked, then conv + bias + relu; for batches only conv."""
+    """A pointwise convolution, which makes the layout blocked, then conv + bias + relu; or only conv."""
     rng = np.random.default_rng(channels * out + height)
     w = (rng.standard_normal((out, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
     b = rng.standard_normal(out).astype(np.float32)
