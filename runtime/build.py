@@ -301,17 +301,21 @@ def _link_archive(compiler: Compiler, folder: Path, objects: Sequence[str], symb
 
 
 def _publish(made: Path, out: Path) -> None:
-    """Moves `made` to `out` in one step, so that nobody sees half a file."""
-    descriptor, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+    """Moves `made` to `out` in one step, so that nobody sees half a file. InputError if that fails."""
+    name = ""
     try:
+        descriptor, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
         with os.fdopen(descriptor, "wb") as target, made.open("rb") as source:
             shutil.copyfileobj(source, target, 1 << 20)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(name, 0o755 & ~umask if out.suffix == ".so" else 0o644 & ~umask)
         os.replace(name, out)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+    except BaseException as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"cannot write {out}: {error.strerror}") from error
         raise
 
 
@@ -357,4 +361,5 @@ def link_module(
                 _publish(made, out)
                 _publish(header, out.with_suffix(".h"))
     except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror}") from error
+        where = error.filename or f"to the folder of temporary files, {tempfile.gettempdir()}"
+        raise InputError(f"linking {out}: cannot write {where}: {error.strerror}") from error
