@@ -111,11 +111,12 @@ def _check_model(
         log.graphs.clear()
         watched = shared_values(graph, proto)
         proto = with_outputs(proto, graph, watched)
+        nodes = {output: node.name for node in graph.nodes for output in node.outputs}
+        del graph  # its weights are not needed any more
         click.echo(f"{len(watched)} intermediate values:")
         expected = oracle(proto, feeds)
         layers = open_module(Source(source.name, proto=proto), shapes, dims, max(threads), **options)
         results = layers.run(feeds, threads[0])
-        nodes = {output: node.name for node in graph.nodes for output in node.outputs}
         checks = worst_of_nodes([compare(v, nodes[v], results[v], expected[v]) for v in watched])
         _show(checks)
     else:

@@ -18,7 +18,7 @@ from .views import find_views
 
 @dataclass(frozen=True)
 class Packed:
-    """A plan and the bytes of its weights."""
+    """A plan and the bytes of its weights, which lie aligned as the plan's offsets are."""
 
     plan: Plan
     weights: np.ndarray
@@ -135,7 +135,9 @@ def _pack_weights(
         if root in graph.constants and root not in offsets:
             offsets[root] = position
             position += -(-graph.constants[root].nbytes // ALIGNMENT) * ALIGNMENT
-    data = np.zeros(position, np.uint8)
+    room = np.zeros(position + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    data = room[start : start + position]
     for v, offset in offsets.items():
         raw = np.ascontiguousarray(graph.constants[v]).reshape(-1).view(np.uint8)
         data[offset : offset + raw.size] = raw

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
+import mmap
 import os
 import re
 import shlex
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock
 
 from ..errors import InputError, InternalError, ToolError, UnsupportedError
@@ -178,11 +180,12 @@ def runtime_objects() -> list[Path]:
     return [folder / f"{source}.o" for source in CORE]
 
 
-def checksum(data: bytes) -> int:
+def checksum(data: bytes | mmap.mmap) -> int:
     """The fast checksum of module files (src/checksum.h)."""
     function = ctypes.CDLL(str(runtime_library())).burnish_checksum_of
-    function.restype, function.argtypes = ctypes.c_uint64, [ctypes.c_char_p, ctypes.c_uint64]
-    return function(data, len(data))
+    function.restype, function.argtypes = ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_uint64]
+    view = np.frombuffer(data, np.uint8)
+    return function(view.ctypes.data, view.nbytes)
 
 
 def plan_facts(blob: bytes) -> tuple[str, tuple[str, ...], int]:
@@ -231,7 +234,7 @@ def _write_parts(
     folder: Path,
     objects: Sequence[bytes],
     plan: bytes,
-    weights: Path | bytes | None,
+    weights: Path | bytes | memoryview | None,
     kernels: Sequence[str],
     symbol: str,
 ) -> list[str]:
@@ -261,16 +264,22 @@ def _write_parts(
     return names
 
 
-def _trailer(path: Path, target: str, features: Sequence[str]) -> bytes:
-    """What docs/module-format.md says follows the shared object at `path`."""
-    data = path.read_bytes()
+def append_trailer(path: Path, target: str, features: Sequence[str]) -> None:
+    """Appends to a shared object what docs/module-format.md says, without holding the file in memory."""
     names = " ".join(features).encode()
     if len(names) >= 392:
         raise InternalError(f"the CPU feature names take {len(names)} bytes, expected at most 391")
-    size = len(data) + 512
-    label = target.encode()[:47]
-    body = _TRAILER.pack(hashlib.sha256(data).digest(), names, label, _MODULE_VERSION, 512, size, 0)
-    return body + struct.pack("<Q8s", checksum(data + body), b"BURNISHM")
+    digest = hashlib.sha256()
+    with path.open("r+b") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+        size = file.tell() + 512
+        label = target.encode()[:47]
+        file.write(_TRAILER.pack(digest.digest(), names, label, _MODULE_VERSION, 512, size, 0))
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            total = checksum(data)
+        file.write(struct.pack("<Q8s", total, b"BURNISHM"))
 
 
 def _link_shared(compiler: Compiler, folder: Path, objects: Sequence[str]) -> Path:
@@ -281,9 +290,7 @@ def _link_shared(compiler: Compiler, folder: Path, objects: Sequence[str]) -> Pa
     _run(command, folder, "linking the module")
     target, features, _ = plan_facts((folder / "plan.bin").read_bytes())
     output = folder / "module.out"
-    tail = _trailer(output, target, features)
-    with output.open("ab") as file:
-        file.write(tail)
+    append_trailer(output, target, features)
     return output
 
 
@@ -322,7 +329,7 @@ def _publish(made: Path, out: Path) -> None:
 def link_module(
     objects: Sequence[bytes],
     plan: bytes,
-    weights: Path | bytes | None,
+    weights: Path | bytes | memoryview | None,
     kernels: Sequence[str],
     out: Path,
     kind: str = "so",

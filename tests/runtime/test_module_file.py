@@ -180,7 +180,7 @@ def test_other_files(tmp_path, make):
         path.write_text("x" * 5000)
     elif make == "sealed":  # a sound trailer after something that is no shared object
         path.write_bytes(b"x" * 5000)
-        path.write_bytes(path.read_bytes() + build._trailer(path, "t", ()))
+        build.append_trailer(path, "t", ())
     with pytest.raises(InputError, match=r"file\.so: (cannot open|not a Burnish module|cannot load)"):
         open_module(path)
 
