@@ -90,7 +90,7 @@ class Module:
         if out.suffix not in (".so", ".a"):
             raise InputError(f"{out}: a module's name ends in .so or .a")
         objects = [k.object for k in self._kernels]
-        weights = memoryview(self._packed.weights)
+        weights = self._packed.weights.data
         link_module(
             objects, encode(self._packed.plan), weights, list(self._packed.plan.kernels), out, out.suffix[1:]
         )
