@@ -298,14 +298,11 @@ class _StepEmitter:
         """Inside a vector loop: stores write only the lanes for which the condition holds."""
         v = self.v
         outer = v.mask
-        v.mask = v.conjunction(outer, cond)
-        self.body(st.then)
-        if st.other:
-            flipped = self.fn.assign(
-                f"xor {cond.typed}, {'splat (i1 true)' if cond.lanes > 1 else 'true'}", BOOL, cond.lanes
-            )
-            v.mask = v.conjunction(outer, flipped)
-            self.body(st.other)
+        for holds, body in ((cond, st.then), (v.negation(cond), st.other)):
+            mask = v.conjunction(outer, holds)
+            v.mask = None if mask.const else mask
+            if body and mask.const is not False:
+                self.body(body)
         v.mask = outer
         v.memo = {}
 

@@ -12,7 +12,17 @@ from ..ir.loops import Buffer
 from ..ir.scalar import Binary, Call, Expr, Load, Var, children
 from ..ir.types import BOOL, I64, U8, DType
 from .llvm_transpose import transposed
-from .llvm_values import FunctionText, Value, broadcast, constant, index, memory_type, suffix
+from .llvm_values import (
+    FunctionText,
+    Value,
+    broadcast,
+    constant,
+    flags_of,
+    index,
+    memory_type,
+    suffix,
+    value_type,
+)
 
 Terms = tuple[tuple[Value, int], ...]
 
@@ -322,11 +332,39 @@ class Memory(ABC):
             if lanes == 1:
                 raise InternalError(f"code generation: a masked store to one element of {buffer.name}")
             wide = broadcast(self.fn, mask, lanes)
+            if value_type(buffer.dtype) not in ("float", "double"):
+                flags = flags_of(mask, lanes)
+                if flags is not None:
+                    self.store_runs(buffer, value, pointer, flags)
+                    return
+                wide = self.opaque(wide)
             name = f"llvm.masked.store.{memory_suffix(buffer.dtype, lanes)}.p0"
             pointer_arg = f"ptr align {buffer.dtype.bytes} {pointer}"
             self.fn.emit(self.fn.intrinsic(name, "void", [value, pointer_arg, wide.typed]))
             return
         self.fn.emit(f"store {value}, ptr {pointer}, align {self.alignment(buffer, offset, terms)}")
+
+    def store_runs(self, buffer: Buffer, value: str, pointer: str, flags: tuple[bool, ...]) -> None:
+        """Neighbouring lanes together."""
+        lanes, size = len(flags), buffer.dtype.bytes
+        edges = [n for n in range(lanes + 1) if (n < lanes and flags[n]) != (n > 0 and flags[n - 1])]
+        for first, end in zip(edges[::2], edges[1::2]):
+            count = end - first
+            picked = ", ".join(f"i32 {n}" for n in range(first, end))
+            part, at = self.fn.fresh("part"), self.fn.fresh("p")
+            self.fn.emit(f"{part} = shufflevector {value}, {memory_type(buffer.dtype, lanes)} poison, "
+                         f"<{count} x i32> <{picked}>")  # fmt: skip
+            self.fn.emit(f"{at} = getelementptr i8, ptr {pointer}, i64 {first * size}")
+            self.fn.emit(f"store <{count} x {memory_type(buffer.dtype)}> {part}, ptr {at}, align {size}")
+
+    def opaque(self, mask: Value) -> Value:
+        """A mask that LLVM cannot compute. For AVX-512, LLVM 22 turns the masked store of a truncated integer
+        by a constant mask of one lane into a store of the integer as it was before it was truncated.
+        """
+        one = self.fn.assign('call i8 asm "", "=r,0"(i8 1)', U8)
+        flag = self.fn.assign(f"icmp ne {one.typed}, 0", BOOL)
+        wide = broadcast(self.fn, flag, mask.lanes)
+        return self.fn.assign(f"and {mask.typed}, {wide.text}", BOOL, mask.lanes)
 
 
 def _is_data(e: Expr) -> bool:

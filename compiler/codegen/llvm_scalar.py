@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import replace
 
 from ...errors import InternalError
@@ -23,7 +24,7 @@ from ..ir.scalar import (
 )
 from ..ir.types import BOOL, F16, F32, F64, I32, I64, DType
 from .llvm_memory import Memory
-from .llvm_values import Value, broadcast, constant, suffix, value_type
+from .llvm_values import Value, broadcast, constant, flags_of, mask_of, suffix, value_type
 
 
 class _Padding(float):
@@ -68,9 +69,10 @@ class Scalars(Memory):
         raise InternalError(f"code generation: {e!r}")
 
     def compare_indices(self, e: Binary) -> Value:
-        difference = self.index_value(Binary("sub", e.a, e.b))
-        if difference.const is not None:
-            return constant(COMPARE[e.op](difference.const, 0), BOOL)
+        offset, terms, step = self.resolve(self.linear(Binary("sub", e.a, e.b)))
+        if not terms:
+            lanes = self.vector[1] if self.vector else 1
+            return mask_of([COMPARE[e.op](offset + step * n, 0) for n in range(lanes)])
         a, b = self.unify(self.expr(e.a), self.expr(e.b))
         code = {"eq": "eq", "ne": "ne"}.get(e.op, "s" + e.op)
         return self.fn.assign(f"icmp {code} {a.typed}, {b.text}", BOOL, a.lanes)
@@ -103,6 +105,8 @@ class Scalars(Memory):
         if e.op in ("min", "max"):
             return self.extremum(e.op, a, b)
         if e.op in LOGICAL:
+            if dtype is BOOL:
+                return self.logical(e.op, a, b)
             return self.fn.assign(f"{e.op} {a.typed}, {b.text}", dtype, a.lanes)
         if dtype.is_float:
             code = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}.get(e.op)
@@ -231,10 +235,7 @@ class Scalars(Memory):
             return replace(chosen, const=PADDING) if chosen.const == 0 and chosen.dtype.is_float else chosen
         self.hoist(e)
         then = self.masked(cond, e.then)
-        negated = self.fn.assign(
-            f"xor {cond.typed}, {broadcast(self.fn, constant(True, BOOL), cond.lanes).text}", BOOL, cond.lanes
-        )
-        other = self.masked(negated, e.other)
+        other = self.masked(self.negation(cond), e.other)
         if cond.lanes > 1:
             cond, then, other = self.unify(cond, then, other)
         else:
@@ -278,10 +279,20 @@ class Scalars(Memory):
         return False
 
     def conjunction(self, a: Value | None, b: Value) -> Value:
-        if a is None:
-            return b
-        x, y = self.unify(a, b)
-        return self.fn.assign(f"and {x.typed}, {y.text}", BOOL, x.lanes)
+        return b if a is None else self.logical("and", a, b)
+
+    def negation(self, a: Value) -> Value:
+        return self.logical("xor", a, constant(True, BOOL))
+
+    def logical(self, op: str, a: Value, b: Value) -> Value:
+        """Of masks; those that are known when compiling stay known."""
+        lanes = max(a.lanes, b.lanes)
+        x, y = flags_of(a, lanes), flags_of(b, lanes)
+        if x is not None and y is not None:
+            of = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}[op]
+            return mask_of([of(p, q) for p, q in zip(x, y)])
+        a, b = self.unify(a, b)
+        return self.fn.assign(f"{op} {a.typed}, {b.text}", BOOL, lanes)
 
     # --- functions and conversions ----------------------------------------------------------------------
 

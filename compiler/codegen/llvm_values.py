@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,12 +37,15 @@ def suffix(dtype: DType, lanes: int = 1) -> str:
 
 @dataclass(frozen=True)
 class Value:
-    """An SSA name or a constant. `const` holds the Python value of a constant scalar."""
+    """An SSA name or a constant. `const` holds the Python value of a constant scalar, `flags` those of a mask
+    that is known when compiling.
+    """
 
     text: str
     dtype: DType
     lanes: int = 1
     const: int | float | bool | None = None
+    flags: tuple[bool, ...] | None = None
 
     @property
     def type(self) -> str:
@@ -71,6 +75,19 @@ def _wrapped(value: int, dtype: DType) -> int:
     """Modulo 2**bits."""
     low = 1 << (dtype.bits - 1) if dtype.kind == "int" else 0
     return (value + low) % (1 << dtype.bits) - low
+
+
+def mask_of(flags: Sequence[bool]) -> Value:
+    """One flag a lane."""
+    if len(set(flags)) == 1:
+        return constant(flags[0], BOOL)
+    text = ", ".join("i1 true" if f else "i1 false" for f in flags)
+    return Value(f"<{text}>", BOOL, len(flags), None, tuple(flags))
+
+
+def flags_of(v: Value, lanes: int) -> tuple[bool, ...] | None:
+    """The flags of a mask if they are known when compiling."""
+    return v.flags if v.const is None else (bool(v.const),) * lanes
 
 
 def index(value: int) -> Value:
