@@ -7,7 +7,7 @@ from burnish.compiler.ir import scalar as s
 from burnish.compiler.ir.types import BF16, F16, F32, DType
 from burnish.compiler.target import get_target
 
-from ..compiled.kernels import build, execute, load, loops_task, runnable_targets
+from ..compiled.kernels import build_program, execute, load, runnable_targets
 from .test_math import REFERENCES, Long, assert_close, points
 
 LANES = 16
@@ -19,7 +19,7 @@ def run(target: str, fn, source: DType, result: DType, x: np.ndarray) -> np.ndar
     store = L.Store("y", (i,), fn(s.Load("x", (i,), source)))
     body = L.loop("b", x.size // LANES, L.loop("v", LANES, store, kind="vector"), kind="parallel")
     program = L.Program("k", (L.Buffer("x", source, x.shape), L.Buffer("y", result, x.shape)), (body,))
-    built = build(loops_task("k", program, target), "k")
+    built = build_program(program, get_target(target))
     return execute(built, load([built], get_target(target)), [x], at_end=True)[0]
 
 
