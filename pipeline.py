@@ -16,6 +16,7 @@ from .compiler.target import Target, get_target, host, host_threads
 from .debug import Log
 from .errors import InputError
 from .frontends.onnx.importer import import_onnx
+from .graph_passes.alternatives import ACCURACY
 from .graph_passes.assign_layouts import assign_layouts
 from .graph_passes.fold import fold
 from .graph_passes.fuse import fuse
@@ -47,6 +48,7 @@ def compile(
     cache: bool = True,
     log: Log | None = None,
     plan: str = "global",
+    accuracy: float = ACCURACY,
     measure: bool = False,
     records: str | Path | None = None,
 ) -> Module:
@@ -56,6 +58,7 @@ def compile(
     shapes   sizes of whole inputs; dims: values of named dimensions; values: inputs fixed to constants
     progress called as progress(kernel name, done, total) while kernels are compiled
     plan     "global": algorithms and layouts for the whole network at once; "local", "fixed": its ablations
+    accuracy the largest error of an algorithm, over its largest output, that the plan may choose
     measure  let the plan's costs be measured here, and kept in `records` (a file; default: the user's own)
     log      is told of every step; by default it follows BURNISH_DEBUG
     """
@@ -64,7 +67,7 @@ def compile(
     workers = thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
     cost = measured_cost(machine, workers, records, progress) if measure else None
-    graph = optimise(graph, machine, workers, log, plan=plan, cost=cost)
+    graph = optimise(graph, machine, workers, log, plan=plan, accuracy=accuracy, cost=cost)
     copies = find_views(graph).skipped
     tasks = {
         n: task_of(graph, node, machine, workers) for n, node in enumerate(graph.nodes) if n not in copies
@@ -79,7 +82,7 @@ def compile(
 
 
 def passes(
-    target: Target, threads: int, plan: str = "global", cost: Cost | None = None
+    target: Target, threads: int, plan: str = "global", accuracy: float = ACCURACY, cost: Cost | None = None
 ) -> dict[str, Callable[[Graph], Graph]]:
     """The passes over the graph by name, in order."""
     costs = cost or PredictedCost(target, threads)
@@ -88,7 +91,7 @@ def passes(
         "simplify": simplify,
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "fuse": fuse,
-        "assign_layouts": lambda graph: assign_layouts(graph, target, costs, plan),
+        "assign_layouts": lambda graph: assign_layouts(graph, target, costs, plan, accuracy),
     }
 
 
@@ -99,11 +102,12 @@ def optimise(
     log: Log | None = None,
     stop_after: str | None = None,
     plan: str = "global",
+    accuracy: float = ACCURACY,
     cost: Cost | None = None,
 ) -> Graph:
     """The graph after all passes, or after the one named `stop_after`."""
     log = log or Log()
-    for name, run in passes(target, threads, plan, cost).items():
+    for name, run in passes(target, threads, plan, accuracy, cost).items():
         graph = log.step(name, partial(run, graph))
         if name == stop_after:
             break

@@ -14,7 +14,8 @@ from rich.table import Table
 from ..compiler.ops.fused import FusedOp
 from ..compiler.target import get_target, host_threads
 from ..frontends.onnx.importer import import_onnx
-from ..graph_passes.plan_layout import MODES, LayoutPlan, alternatives, conversions, plan_layout
+from ..graph_passes.alternatives import alternatives
+from ..graph_passes.plan_layout import MODES, LayoutPlan, plan_layout
 from ..graph_passes.predict import PredictedCost
 from ..pipeline import optimise
 from .options import THREADS, model_options
@@ -60,9 +61,10 @@ def command(model, target, shapes, dims, threads):
         start = time.perf_counter()
         plan = plan_layout(graph, block, cost, mode)
         seconds = time.perf_counter() - start
-        console.print(_summary(mode, plan, len(conversions(graph, plan.decisions)), seconds), highlight=False)
+        console.print(_summary(mode, plan, seconds), highlight=False)
 
 
-def _summary(mode: str, plan: LayoutPlan, count: int, seconds: float) -> str:
+def _summary(mode: str, plan: LayoutPlan, seconds: float) -> str:
     proof = f", proven optimal in {seconds * 1e3:.0f} ms" if plan.optimal else ""
-    return f"{mode:6}  cost {plan.cost / 1e3:.0f}, {count} conversions ({plan.conversions / 1e3:.0f}){proof}"
+    moves = f"{len(plan.conversions)} conversions ({plan.conversion_cost / 1e3:.0f})"
+    return f"{mode:6}  cost {plan.cost / 1e3:.0f}, {moves}{proof}"

@@ -26,7 +26,7 @@ class KernelTask:
 
     `layouts` names the layout of every param and output that is not plain. `constants` are the params
     whose values are
-    known when compiling (weights). `algorithm` names the template.
+    known when compiling (weights). `algorithm` names a template, or what one of them offers (winograd4).
     """
 
     name: str  # describes the operators: conv2d_add_relu
@@ -40,7 +40,11 @@ class KernelTask:
     op: Op | None = None  # with its operand types, for templates that build from the operator itself
     types: tuple[TensorType | None, ...] = ()
     output_types: tuple[TensorType, ...] = ()
-    transformed: int = 0  # output tile of the Winograd transform that the weights went through; 0: none
+
+    @property
+    def transformed(self) -> str:
+        """The algorithm that the weights were transformed for; "" where they are those of `expr`."""
+        return getattr(self.op, "algorithm", "")
 
     def layout(self, name: str) -> Layout | None:
         return dict(self.layouts).get(name)

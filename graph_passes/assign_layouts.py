@@ -9,13 +9,16 @@ from ..compiler.ir.types import Layout, TensorType
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.movement import BlockedFlatten, Identity
 from ..compiler.target import Target
+from .alternatives import ACCURACY, ANY, flattens, wanted
 from .pack_weights import Packer
-from .plan_layout import ANY, Cost, LayoutPlan, flattens_blocks, plan_layout, wanted
+from .plan_layout import Cost, LayoutPlan, plan_layout
 
 
-def assign_layouts(graph: Graph, target: Target, cost: Cost, mode: str = "global") -> Graph:
-    """The graph on the layouts and algorithms of its plan (`plan_layout` explains `cost` and `mode`)."""
-    return apply_plan(graph, target, plan_layout(graph, target.lanes(4), cost, mode))
+def assign_layouts(
+    graph: Graph, target: Target, cost: Cost, mode: str = "global", accuracy: float = ACCURACY
+) -> Graph:
+    """The graph on the layouts and algorithms of its plan (`plan_layout` explains the options)."""
+    return apply_plan(graph, target, plan_layout(graph, target.lanes(4), cost, mode, accuracy))
 
 
 def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:
@@ -24,25 +27,34 @@ def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:
     types = dict(graph.types)
     layouts: dict[str, Layout | None] = {}  # of every value in the new graph, where not plain
     copies: dict[tuple[str, Layout | None], str] = {}
+    routes = {(c.value, c.hops[-1]): c.hops for c in plan.conversions}
     nodes: list[Node] = []
+
+    def converted(value: str, wants: Layout | None) -> str:
+        """The value in another layout; through the plan's hops, each made once."""
+        source = value
+        for hop in routes.get((value, wants), (wants,)):
+            name = f"{value}@{hop or 'plain'}"
+            if (value, hop) not in copies:
+                copies[value, hop] = name
+                types[name], layouts[name] = graph.types[value], hop
+                nodes.append(_copy(source, name, graph.types[value]))
+            source = name
+        return source
+
     for n, node in enumerate(graph.nodes):
         decision = plan.decisions[n]
-        flattens = decision.reads is not None and flattens_blocks(graph, node, block)
+        flat = decision.reads is not None and flattens(graph, node, block)
         inputs = list(node.inputs)
         for position, value in enumerate(node.inputs):
             wants = ANY if value is None else wanted(graph, node, decision, value)
             if value is None or wants == ANY or wants == layouts.get(value):
                 continue
             assert wants is None or isinstance(wants, Layout)
-            if (value, wants) not in copies:
-                copies[value, wants] = f"{value}@{wants or 'plain'}"
-                types[copies[value, wants]] = graph.types[value]
-                layouts[copies[value, wants]] = wants
-                nodes.append(_copy(value, copies[value, wants], graph.types[value]))
-            inputs[position] = copies[value, wants]
+            inputs[position] = converted(value, wants)
         layouts.update(dict.fromkeys(node.outputs, decision.writes))
         node = replace(node, inputs=tuple(inputs))
-        if flattens:
+        if flat:
             assert decision.reads is not None
             packer.flattened[node.outputs[0]] = decision.reads
             node = replace(node, op=BlockedFlatten(str(decision.reads)))

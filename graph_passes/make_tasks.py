@@ -37,11 +37,10 @@ def task_of(
             results,
         )
         return replace(task, algorithm=algorithm or next(iter(algorithms(task)), "loops"))
-    transformed = node.op.winograd if isinstance(node.op, FusedOp) else 0
-    if transformed:
-        inner = node.op.graph  # type: ignore[attr-defined]
-        logical = tuple(inner.types[i] for i in inner.inputs)
-    expr = expression(node.op, logical if transformed else types)
+    logical = types
+    if isinstance(node.op, FusedOp) and node.op.algorithm:  # packed weights have another shape
+        logical = tuple(node.op.graph.types[i] for i in node.op.graph.inputs)
+    expr = expression(node.op, logical)
     params = [name for name, _ in expr.params]
     layouts: list[tuple[str, Layout]] = []
     for value, name in [*zip(node.reads, params), *zip(node.outputs, expr.outputs)]:
@@ -59,7 +58,6 @@ def task_of(
         threads,
         op=node.op,
         types=types,
-        transformed=transformed,
     )
     return replace(task, algorithm=algorithm or algorithms(task)[0])
 
@@ -81,6 +79,6 @@ def kernel_name(node: Node, graph: Graph) -> str:
     label = node.op.label if isinstance(node.op, FusedOp) else type(node.op).__name__.lower()
     result = graph.types[node.outputs[0]]
     layout = f"_{result.layout}" if result.layout else ""
-    if isinstance(node.op, FusedOp) and node.op.winograd:
-        layout += f"_winograd{node.op.winograd}"
+    if isinstance(node.op, FusedOp) and node.op.algorithm:
+        layout += f"_{node.op.algorithm}"
     return re.sub(r"\W", "_", f"{label[:80]}_{result.dtype}{layout}")

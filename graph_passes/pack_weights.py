@@ -13,9 +13,8 @@ from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.matmul import MatMul
 from ..compiler.ops.packed_recurrence import PACKED
 from ..compiler.ops.packed_recurrence import pack_weights as pack_recurrence
-from ..compiler.ops.toom_cook import transform_weights
-from ..compiler.templates.winograd import VECTORS
-from .plan_layout import Decision
+from ..compiler.templates.registry import ALGORITHMS
+from .alternatives import Decision
 
 
 @dataclass
@@ -34,8 +33,8 @@ class Packer:
             return self._recurrence(node)
         if not isinstance(node.op, FusedOp):
             return node
-        if decision.tile:
-            return self._winograd(node, decision.tile)
+        if decision.algorithm in ALGORITHMS:
+            return self._transformed(node, decision.algorithm)
         inputs = list(node.inputs)
         for position, wanted in self._layouts(node, decision).items():
             value = inputs[position]
@@ -68,24 +67,23 @@ class Packer:
             position = inside.inputs.index(weights)
             if isinstance(inner.op, Conv) and decision.writes is not None:
                 blocks = ((1, self.block), (0, self.block))
-                both = decision.reads is not None and held.dims[1] > 1
+                both = bool(decision.reads and decision.reads.blocks) and held.dims[1] > 1
                 result[position] = Layout(tuple(range(held.rank)), blocks if both else blocks[1:])
             elif isinstance(inner.op, MatMul) and held.rank == 2:
                 column = 0 if inner.op.trans_b else 1
                 result[position] = Layout((column, 1 - column), ((column, self.block),))
         return result
 
-    def _winograd(self, node: Node, tile: int) -> Node:
-        """The convolution's weights transformed for output tiles of tile × tile."""
-        op = node.op
-        assert isinstance(op, FusedOp)
-        position = op.graph.inputs.index(op.graph.nodes[0].inputs[1] or "")
-        weights = node.inputs[position]
-        assert weights is not None
-        array = transform_weights(self.graph.constants[weights], tile, self.block, VECTORS)
-        packed = self._keep(f"{weights}@winograd{tile}", array, TensorType(F32, array.shape))
-        inputs = tuple(packed if n == position else i for n, i in enumerate(node.inputs))
-        return replace(node, op=replace(op, winograd=tile), inputs=inputs)
+    def _transformed(self, node: Node, algorithm: str) -> Node:
+        """The operator's weights as the algorithm wants them."""
+        assert isinstance(node.op, FusedOp)
+        inputs = list(node.inputs)
+        for position, pack in ALGORITHMS[algorithm].weights(node.op, self.block).items():
+            value = inputs[position]
+            assert value is not None
+            array = pack(self.graph.constants[value])
+            inputs[position] = self._keep(f"{value}@{algorithm}", array, TensorType(F32, array.shape))
+        return replace(node, op=replace(node.op, algorithm=algorithm), inputs=tuple(inputs))
 
     def _permuted_rows(self, node: Node, weights: np.ndarray, layout: Layout) -> np.ndarray:
         """The weights of a matrix product whose left operand was flattened in the order of `layout`."""

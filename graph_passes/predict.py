@@ -12,17 +12,17 @@ from ..compiler.ir.types import Layout
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp
 from ..compiler.target import Target
-from ..compiler.templates import winograd
-from .plan_layout import Decision
+from ..compiler.templates.algorithm import Work
+from ..compiler.templates.registry import ALGORITHMS
+from .alternatives import Decision, convolution
 
-PRODUCT_RATE = 0.88  # of the FMA peak: what Winograd's products reach
 DIRECT_RATE = 0.95
 PLAIN_RATE = 0.1  # convolutions that cannot fill vectors with channels
+LAST_RATE = 0.85  # channels last: pixels are further apart
 FIRST_RATE = 0.6  # few plain channels in, blocks out
 MEMORY = 0.24  # bytes of weights from memory in the time of one unit
 CACHE = 0.6  # bytes of activations
 CONVERSION = 0.3  # bytes read and written while the layout changes
-TRANSFORM_COST = {2: 9.0, 4: 14.0, 6: 20.0}  # units a point, channel and tile, both transforms
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PredictedCost:
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
         if not isinstance(node.op, FusedOp):
             return 0.0
-        conv = next((n for n in node.op.graph.nodes if isinstance(n.op, Conv)), None)
+        conv = convolution(node)
         moved = sum(graph.types[v].nbytes for v in (*node.reads, *node.outputs) if v not in graph.constants)
         bytes = moved / CACHE / self.threads
         if conv is None:
@@ -44,10 +44,10 @@ class PredictedCost:
         return 2 * graph.types[value].nbytes / CONVERSION / self.threads
 
     def _convolution(self, op: FusedOp, conv: Node, decision: Decision) -> float:
+        if decision.algorithm in ALGORITHMS:
+            return self._time(ALGORITHMS[decision.algorithm].work(op, self.target.lanes(4)))
         weights = op.graph.types[conv.inputs[1] or ""]
         out = op.graph.types[conv.outputs[0]]
-        if decision.tile:
-            return self._winograd(op, decision.tile)
         products = out.size * weights.size / weights.dims[0]
         assert isinstance(conv.op, Conv)
         for size, kernel, pad in zip(out.dims[2:], weights.dims[2:], conv.op.pads):
@@ -57,21 +57,11 @@ class PredictedCost:
             rate = PLAIN_RATE
         elif decision.reads is None:
             rate = FIRST_RATE
-        return self._time(products / rate, weights.nbytes)
+        elif not decision.writes.blocks:
+            rate = LAST_RATE
+        return self._time(Work(products, rate, weights.nbytes))
 
-    def _winograd(self, op: FusedOp, tile: int) -> float:
-        g = winograd.geometry(op, tile, self.target.lanes(4))
-        points = g.batch * g.points * g.tiles
-        products = points * g.channels * g.out_channels / (PRODUCT_RATE * _tile_rate(g.tiles))
-        transforms = points * (g.channels + g.out_channels) * TRANSFORM_COST[tile]
-        return self._time(products + transforms, g.points * g.channels * g.out_channels * 4)
-
-    def _time(self, units: float, weights: float) -> float:
+    def _time(self, work: Work) -> float:
         """Weights come from memory while the arithmetic runs; two cores share some of that path."""
-        return max(units / self.threads, weights / MEMORY / min(self.threads, 1.4))
-
-
-def _tile_rate(tiles: int) -> float:
-    """The micro-kernel's share of its best speed for few tiles: two FMAs and two loads a cycle, latency 4."""
-    group = -(-tiles // -(-tiles // 14))
-    return group / max(group, (group + 2) / 2, 4.0)
+        arithmetic = (work.products / work.rate + work.other + work.moved / CACHE) / self.threads
+        return max(arithmetic, work.streamed / MEMORY / min(self.threads, 1.4))

@@ -10,9 +10,9 @@ from ..compiler.ir.types import Layout, TensorType
 from ..compiler.kernel_task import KernelTask
 from ..compiler.ops.fused import FusedOp
 from ..compiler.target import Target
+from .alternatives import ANY, Decision, wanted
 from .make_tasks import task_of
 from .pack_weights import Packer
-from .plan_layout import ANY, Decision, wanted
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from ..compiler.ir.loops_interpreter import interpret
 from ..compiler.ir.types import TensorType
 from ..compiler.kernel_task import KernelTask
 from ..compiler.ops.fused import FusedOp
-from ..compiler.ops.toom_cook import transform_weights
-from ..compiler.templates.winograd import VECTORS
+from ..compiler.templates.registry import ALGORITHMS
 from ..errors import BurnishError, InternalError
 from . import check
 
@@ -161,16 +160,14 @@ def _random(type: TensorType, n: int, bound: int | None, low: float = -1.0) -> n
 
 def _packed(task: KernelTask, position: int, param: str, array: np.ndarray) -> np.ndarray:
     """As it lies in memory: in its layout, or through the algorithm's transform of weights."""
-    if task.transformed and position == _weights_position(task):
-        return transform_weights(array, task.transformed, task.target.lanes(4), VECTORS)
+    if task.transformed:
+        if not isinstance(task.op, FusedOp):
+            raise InternalError(f"task {task.name} has transformed weights, but no operator that says which")
+        packs = ALGORITHMS[task.transformed].weights(task.op, task.target.lanes(4))
+        if position in packs:
+            return packs[position](array)
     layout = task.layout(param)
     return np.ascontiguousarray(array) if layout is None else layout.pack(array)
-
-
-def _weights_position(task: KernelTask) -> int:
-    if not isinstance(task.op, FusedOp):
-        raise InternalError(f"task {task.name} has transformed weights, but no operator that says which")
-    return task.op.graph.inputs.index(task.op.graph.nodes[0].inputs[1])  # type: ignore[arg-type]
 
 
 # --- integers that are used as indices ------------------------------------------------------------------

@@ -138,20 +138,31 @@ def decide(e: Expr, ranges: Mapping[str, Range]) -> bool | None:
 
 def simplify(e: Expr, ranges: Mapping[str, Range]) -> Expr:
     """An equal expression under the given ranges: linear parts collected, //, % and guards resolved."""
+    return _simplify(e, ranges, {})
+
+
+def _simplify(e: Expr, ranges: Mapping[str, Range], known: dict[int, Expr]) -> Expr:
+    """`known` keeps shared objects shared, by identity."""
+    if id(e) not in known:
+        known[id(e)] = _simplified(e, ranges, known)
+    return known[id(e)]
+
+
+def _simplified(e: Expr, ranges: Mapping[str, Range], known: dict[int, Expr]) -> Expr:
     parts = children(e)
     if not parts:
         if isinstance(e, Var) and e.name in ranges and ranges[e.name][0] == ranges[e.name][1]:
             return const(ranges[e.name][0])
         return e
     if isinstance(e, Select):
-        cond = simplify(parts[0], ranges)
+        cond = _simplify(parts[0], ranges, known)
         if isinstance(cond, Const):
-            return simplify(parts[1 if cond.value else 2], ranges)
-        return rebuild(e, (cond, simplify(parts[1], ranges), simplify(parts[2], ranges)))
-    e = rebuild(e, tuple(simplify(p, ranges) for p in parts))
+            return _simplify(parts[1 if cond.value else 2], ranges, known)
+        return rebuild(e, (cond, *(_simplify(p, ranges, known) for p in parts[1:])))
+    e = rebuild(e, tuple(_simplify(p, ranges, known) for p in parts))
     if e.dtype is BOOL:
-        known = decide(e, ranges)
-        return e if known is None else const(known, BOOL)
+        holds = decide(e, ranges)
+        return e if holds is None else const(holds, BOOL)
     if e.dtype is not I64 or not isinstance(e, Binary):
         return e
     if e.op in ("floordiv", "mod") and isinstance(e.b, Const) and int(e.b.value) > 0:

@@ -16,12 +16,11 @@ from .base import Op
 @dataclass(frozen=True, eq=False)
 class FusedOp(Op):
     """`graph` has this operator's inputs and outputs as its own. Weights are inputs; only one-element
-    constants are inside. `winograd` > 0: the weights' operand went through the transform for output tiles
-    of that size.
+    constants are inside. `algorithm`: the weights are packed for that one of the templates' algorithms.
     """
 
     graph: Graph
-    winograd: int = 0
+    algorithm: str = ""
 
     @property
     def label(self) -> str:

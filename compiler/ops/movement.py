@@ -181,14 +181,14 @@ class Concat(Op):
         starts = [sum(t.shape[axis] for t in parts[:n]) for n in range(len(parts))]
 
         def body(*i: Expr) -> Expr:
-            result: Expr | None = None
-            for part, start in reversed(list(zip(parts, starts))):
-                read = part[(*i[:axis], i[axis] - start, *i[axis + 1 :])]
-                result = (
-                    read if result is None else select(s.lt(i[axis], start + part.shape[axis]), read, result)
-                )
-            assert result is not None
-            return result
+            def joined(first: int, end: int) -> Expr:
+                """The parts [first, end): halved, since long concatenations must not nest deep."""
+                if end - first == 1:
+                    return parts[first][(*i[:axis], i[axis] - starts[first], *i[axis + 1 :])]
+                middle = (first + end) // 2
+                return select(s.lt(i[axis], starts[middle]), joined(first, middle), joined(middle, end))
+
+            return joined(0, len(parts))
 
         shape = list(inputs[0].shape)
         shape[axis] = sum(t.shape[axis] for t in parts)

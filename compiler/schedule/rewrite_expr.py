@@ -18,11 +18,14 @@ def inline(expr: TensorExpr, wanted: Callable[[Stage], bool]) -> TensorExpr:
     """
     bodies: dict[str, Stage] = {}
     kept: list[Stage] = []
+    expanded: dict[Load, Expr] = {}  # equal reads share one object, else chains of x + x would double
 
     def expand(e: Expr) -> Expr | None:
         if isinstance(e, Load) and e.tensor in bodies:
-            source = bodies[e.tensor]
-            return s.substitute(source.body, {a.name: i for a, i in zip(source.axes, e.index)})
+            if e not in expanded:
+                source = bodies[e.tensor]
+                expanded[e] = s.substitute(source.body, {a.name: i for a, i in zip(source.axes, e.index)})
+            return expanded[e]
         return None
 
     for st in expr.stages:

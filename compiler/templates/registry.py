@@ -1,5 +1,6 @@
-"""The templates by algorithm name. A template has two halves: `params(task, cfg)` asks, `schedule(task,
-params)` builds.
+"""The templates by name, and the algorithms that some of them offer to the planner.
+
+A template has two halves: `params(task, cfg)` asks, `schedule(task, params)` builds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from types import ModuleType
 from ...errors import InternalError
 from ..kernel_task import KernelTask
 from . import direct, map, naive, recurrence, rows, winograd
+from .algorithm import Algorithm
 
 TEMPLATES: dict[str, ModuleType] = {
     "winograd": winograd,
@@ -20,14 +22,26 @@ TEMPLATES: dict[str, ModuleType] = {
 }
 
 
+ALGORITHMS: dict[str, Algorithm] = {
+    algorithm.name: algorithm
+    for module in TEMPLATES.values()
+    for algorithm in getattr(module, "ALGORITHMS", ())
+}
+"""By name: those with transformed weights."""
+_TEMPLATE_OF = {
+    algorithm.name: module for module in TEMPLATES.values() for algorithm in getattr(module, "ALGORITHMS", ())
+}
+
+
 def template(task: KernelTask) -> ModuleType:
-    if task.algorithm not in TEMPLATES:
+    module = TEMPLATES.get(task.algorithm) or _TEMPLATE_OF.get(task.algorithm)
+    if module is None:
         raise InternalError(f"no template for algorithm {task.algorithm!r}")
-    return TEMPLATES[task.algorithm]
+    return module
 
 
 def algorithms(task: KernelTask) -> list[str]:
-    """Names of the templates that fit the task, the most specific first."""
+    """Names of the algorithms that fit the task, the most specific first."""
     if task.transformed:  # the weights are no longer those of the expression
-        return ["winograd"]
+        return [task.transformed]
     return [name for name, module in TEMPLATES.items() if module.matches(task)]

@@ -12,8 +12,9 @@ Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -25,13 +26,16 @@ from ..ir.types import F32, Layout
 from ..kernel_task import Config, KernelTask
 from ..ops.conv import Conv
 from ..ops.fused import FusedOp
-from ..ops.toom_cook import Transform, transform
+from ..ops.toom_cook import Transform, transform, transform_weights
 from ..schedule.relayout import relayout
+from .algorithm import Algorithm, Layouts, Pack, Work
 from .common import inline_cheap
 
 LINE = 16  # f32 in a cache line
 PREFETCH = 64  # input channels: 8 KB of weights, about the latency of memory
 VECTORS = 2  # output-channel vectors of the micro-kernel
+PRODUCT_RATE = 0.88  # of the FMA peak: what the products reach
+TRANSFORM_COST = {2: 9.0, 4: 14.0, 6: 20.0}  # multiply-adds a point, channel and tile, both transforms
 N, TH, TW, IB, OB, OG, P, IC, TO, TI, OV, LANE, ROW = (
     Var(n) for n in ("n", "th", "tw", "ib", "ob", "og", "p", "ic", "to", "ti", "ov", "lane", "row")
 )
@@ -117,22 +121,61 @@ def geometry(op: FusedOp, m: int, lanes: int) -> Geometry:
     )
 
 
-def fits(op: object, lanes: int) -> bool:
+def fits(op: FusedOp, lanes: int) -> bool:
     """Whether all channels are whole vectors; the micro-kernel takes two."""
     if convolution(op) is None:
         return False
-    assert isinstance(op, FusedOp)
     g = geometry(op, 2, lanes)
     return g.channels % lanes == 0 and g.out_channels % (VECTORS * lanes) == 0 and g.tiles > 0 and g.batch > 0
 
 
+def layouts(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
+    blocked = Layout.channel_blocked(4, lanes)
+    return ((blocked, blocked),)
+
+
+def weights(m: int, op: FusedOp, lanes: int) -> Mapping[int, Pack]:
+    position = op.graph.inputs.index(op.graph.nodes[0].inputs[1] or "")
+    return {position: lambda w: transform_weights(w, m, lanes, VECTORS)}
+
+
+def work(m: int, op: FusedOp, lanes: int) -> Work:
+    g = geometry(op, m, lanes)
+    points = g.batch * g.points * g.tiles
+    return Work(
+        products=points * g.channels * g.out_channels,
+        rate=PRODUCT_RATE * _tile_rate(g.tiles),
+        streamed=g.points * g.channels * g.out_channels * 4,
+        other=points * (g.channels + g.out_channels) * TRANSFORM_COST[m],
+    )
+
+
+def _tile_rate(tiles: int) -> float:
+    """The micro-kernel's share of its best speed for few tiles: two FMAs and two loads a cycle, latency 4."""
+    group = -(-tiles // -(-tiles // 14))
+    return group / max(group, (group + 2) / 2, 4.0)
+
+
+TILES = {"winograd2": 2, "winograd4": 4, "winograd6": 6}
+"""Algorithm → output tile."""
+ERRORS = {2: 2e-6, 4: 4e-6, 6: 2e-5}
+ALGORITHMS = tuple(
+    Algorithm(name, fits, layouts, partial(weights, m), partial(work, m), ERRORS[m])
+    for name, m in TILES.items()
+)
+
+
 def matches(task: KernelTask) -> bool:
-    return task.transformed > 0 and fits(task.op, task.target.lanes(4))
+    return task.transformed in TILES
+
+
+def tile_of(task: KernelTask) -> int:
+    return TILES[task.transformed]
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
     assert isinstance(task.op, FusedOp)
-    g = geometry(task.op, task.transformed, task.target.lanes(4))
+    g = geometry(task.op, tile_of(task), task.target.lanes(4))
     step = VECTORS * g.lanes
     blocks = [c for c in range(step, g.out_channels + 1, step) if g.out_channels % c == 0]
     budget = task.target.l2 // 2
@@ -175,7 +218,7 @@ class _Builder:
     def __init__(self, task: KernelTask, p: Params):
         assert isinstance(task.op, FusedOp) and task.expr is not None
         self.task, self.p = task, p
-        self.g = geometry(task.op, task.transformed, task.target.lanes(4))
+        self.g = geometry(task.op, tile_of(task), task.target.lanes(4))
         self.x, self.u, self.epilogues, self.params = self._operands(task)
         tiles = (p.rows if p.fused else self.g.tile_rows) * self.g.tile_columns
         self.row = _odd_lines(self.g.channels)

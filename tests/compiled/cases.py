@@ -12,7 +12,7 @@ from burnish.compiler.templates.registry import algorithms
 from burnish.graph_passes.make_tasks import task_of
 
 from ..ops.case import Case, assert_outputs, build_graph
-from .kernels import build, execute, load
+from .kernels import build, build_drawn, execute, load
 
 ORDER_OF_SUMS = 8.0
 """Widens the tolerance: sums are taken in another order than numpy takes them, with fused multiply-adds."""
@@ -43,16 +43,17 @@ def pieces(graph: Graph, target: str) -> list[Piece]:
     return found
 
 
-def check_compiled(case: Case, target: str) -> None:
-    """Runs the case's kernels, with guard pages on either side, against the reference: for the host by every
-    algorithm, for other targets by the most specific one.
+def check_compiled(case: Case, target: str, every: bool = True, drawn: bool = False) -> None:
+    """Runs the case's kernels, with guard pages on either side, against the reference: by `every` algorithm
+    or by the most specific one, with its default answers or with `drawn` ones.
     """
     graph = build_graph(case)
     todo = pieces(graph, target)
-    if target != "host":
+    if not every:
         todo = [replace(piece, tasks=dict([next(iter(piece.tasks.items()))])) for piece in todo]
+    make = build_drawn if drawn else build
     builds = {
-        (n, algorithm): build(task, f"k{n}_{algorithm}")
+        (n, algorithm): make(task, f"k{n}_{algorithm}")
         for n, piece in enumerate(todo)
         for algorithm, task in piece.tasks.items()
     }

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from burnish.compiler.codegen.llvm import KernelCode, LoadedCode, generate, object_code
 from burnish.compiler.ir.loops import Program
-from burnish.compiler.kernel_task import DefaultConfig, KernelTask
+from burnish.compiler.kernel_task import DefaultConfig, KernelTask, RejectedConfig
 from burnish.compiler.lower.lower import finish, scheduled
 from burnish.compiler.target import TARGETS, Target, host
-from burnish.errors import RunError
+from burnish.errors import InternalError, RunError
 
 from .guarded import GuardedMemory
+
+T = TypeVar("T")
 
 
 def runnable_targets() -> list[str]:
@@ -30,6 +34,31 @@ class Build:
     scheduled: Program
     lowered: Program
     code: KernelCode
+
+
+class DrawnConfig(DefaultConfig):
+    """Any of the options, drawn by the seed."""
+
+    def __init__(self, seed: str):
+        super().__init__()
+        self._rng = random.Random(seed)
+
+    def choose(self, knob: str, options: Sequence[T], default: T) -> T:
+        self.chosen[knob] = self._rng.choice(options)
+        return self.chosen[knob]  # type: ignore[return-value]
+
+
+def build_drawn(task: KernelTask, symbol: str) -> Build:
+    """By answers drawn for this task, those that the template rejects drawn again."""
+    for n in range(20):
+        cfg = DrawnConfig(f"{n} {task.key}")
+        try:
+            return build_program(replace(scheduled(task, cfg), name=symbol), task.target)
+        except RejectedConfig:
+            continue
+        except InternalError as error:
+            raise InternalError(f"{cfg.chosen}: {error}") from error
+    return build(task, symbol)
 
 
 def build(task: KernelTask, symbol: str) -> Build:

@@ -25,12 +25,12 @@ def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, 
 
 
 def cases() -> list:
-    """Every network on this machine's vectors and on narrower ones."""
+    """Every network on this machine's vectors, and most of them on narrower ones."""
     host, *narrower = runnable_targets()
     return [
         pytest.param(describe, target, id=f"{describe.__name__}-{target}")
         for n, describe in enumerate(NETWORKS)
-        for target in (host, *narrower[n % max(1, len(narrower)) :][:1])
+        for target in (host, *narrower[n % (len(narrower) + 1) :][:1])
     ]
 
 

@@ -12,8 +12,9 @@ from burnish.compiler.ir.graph import Graph, Node, interpret
 from burnish.compiler.target import TARGETS
 from burnish.errors import InputError
 from burnish.frontends.onnx.importer import import_onnx
-from burnish.graph_passes import plan_layout as planner
-from burnish.graph_passes.plan_layout import MODES, Decision, alternatives, conversions, plan_layout
+from burnish.graph_passes.alternatives import Decision, layouts_of
+from burnish.graph_passes.pbqp import solve
+from burnish.graph_passes.plan_layout import MODES, _Planner, plan_layout
 from burnish.graph_passes.predict import PredictedCost
 from burnish.models import zoo
 from onnx import TensorProto, helper, numpy_helper
@@ -71,22 +72,39 @@ class RandomCost:
         return self._draw(value, source, target) / 3
 
 
-def total(graph: Graph, cost, decisions) -> float:
-    alone = sum(cost.node(graph, graph.nodes[n], d) for n, d in decisions.items())
-    return alone + sum(cost.conversion(graph, *c) for c in conversions(graph, decisions))
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_plan_has_least_cost(seed):
+    """Over every combination of the alternatives, with at most three of each operator."""
     graph = fused(network())
-    cost = RandomCost(seed)
-    options = [alternatives(graph, node, BLOCK) for node in graph.nodes]
-    assert sum(len(o) > 1 for o in options) >= 6
-    best = min(total(graph, cost, dict(enumerate(ds))) for ds in itertools.product(*options))
-    plan = plan_layout(graph, BLOCK, cost)
-    assert plan.optimal
+    planner = _Planner(graph, BLOCK, RandomCost(seed), 1e-5)
+    rng = np.random.default_rng(seed)
+    for n, options in planner.options.items():
+        kept = sorted(rng.choice(len(options), min(3, len(options)), replace=False))
+        planner.options[n] = [options[i] for i in kept]
+        planner.costs[n] = planner.costs[n][kept]
+    assert sum(len(o) > 1 for o in planner.options.values()) >= 6
+    choices = itertools.product(*(range(len(o)) for o in planner.options.values()))
+    best = min(planner.plan(dict(enumerate(choice))).cost for choice in choices)
+    solution = solve(planner.problem(), max_nodes=2000)
+    plan = planner.plan({n: solution.choice[f"n{n}"] for n in planner.options})
+    assert solution.optimal
     assert plan.cost == pytest.approx(best)
-    assert plan.cost == pytest.approx(total(graph, cost, plan.decisions))
+    assert solution.cost == pytest.approx(best)
+
+
+def test_conversions_through_a_third_layout():
+    """A way round that is cheaper than the straight one is taken."""
+
+    class Detour(RandomCost):
+        def conversion(self, graph, value, source, target):
+            return 100.0 if {source, target} == {None, blocked} else 1.0
+
+    blocked, last = layouts_of(4, BLOCK)
+    graph = fused(network())
+    planner = _Planner(graph, BLOCK, Detour(0), 1e-5)
+    assert planner.route("a", None, blocked).hops == (last, blocked)
+    assert planner.route("a", None, blocked).cost == 2.0
+    assert planner.route("a", None, last).hops == (last,)
 
 
 @pytest.mark.parametrize("name", ["digits", "resnet18", "mobilenet_v2", "lstm_lm_step"])
@@ -114,4 +132,4 @@ def test_any_plan_is_right(seed, monkeypatch):
 def test_unknown_mode():
     with pytest.raises(InputError, match="expected one of global"):
         plan_layout(fused(network()), BLOCK, RandomCost(0), "best")
-    assert planner.MODES == ("global", "local", "fixed")
+    assert MODES == ("global", "local", "fixed")

@@ -1,0 +1,49 @@
+"""What a planner knows of an algorithm: where it fits, on which layouts, what it makes of the weights, its
+error and its work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir.types import Layout
+from ..ops.fused import FusedOp
+
+Pack = Callable[[np.ndarray], np.ndarray]
+Layouts = tuple[Layout | None, Layout | None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What costs are predicted from.
+
+    `products` multiply-adds at `rate` of the machine's peak, then `moved` bytes through caches and `streamed`
+    bytes of weights from memory; `other` is time in units of one multiply-add of a lane.
+    """
+
+    products: float
+    rate: float
+    streamed: float
+    other: float = 0.0
+    moved: float = 0.0
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to compute a fused operator whose weights the compiler transforms. Functions take (op, lanes).
+
+    fits      whether it can; the others may only be asked if so
+    layouts   (of the data that it reads, of its result), None meaning plain: each is an alternative
+    weights   position of an operand → how its logical array is packed for the template
+    error     largest error over the largest output, against float64 (the tests hold it)
+    """
+
+    name: str
+    fits: Callable[[FusedOp, int], bool]
+    layouts: Callable[[FusedOp, int], tuple[Layouts, ...]]
+    weights: Callable[[FusedOp, int], Mapping[int, Pack]]
+    work: Callable[[FusedOp, int], Work]
+    error: float

@@ -1,0 +1,174 @@
+"""What each fused operator may do: its algorithms, the layouts that it reads and writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..compiler.ir.graph import Graph, Node
+from ..compiler.ir.types import F32, Layout
+from ..compiler.ops.conv import Conv
+from ..compiler.ops.fused import FusedOp, expression
+from ..compiler.ops.matmul import MatMul
+from ..compiler.ops.movement import Concat, Reshape
+from ..compiler.templates.registry import ALGORITHMS
+from .fuse import kind_of
+
+ACCURACY = 1e-5
+"""The largest error of an algorithm, over its largest output, that plans allow unless told otherwise."""
+ANY = "any"
+"""A read that takes whatever layout there is."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one fused operator does. A layout of None is plain."""
+
+    reads: Layout | None = None
+    writes: Layout | None = None
+    algorithm: str = "direct"  # whichever template fits the layouts, or one of ALGORITHMS
+
+
+def layouts_of(rank: int, block: int) -> tuple[Layout, ...]:
+    """Those beside the plain one that values of this rank may have: blocks of channels, channels last."""
+    return (
+        Layout.channel_blocked(rank, block),
+        Layout((0, *range(2, rank), 1)),
+    )
+
+
+def alternatives(graph: Graph, node: Node, block: int, accuracy: float = ACCURACY) -> list[Decision]:
+    """At least one; the first is always right."""
+    plain = Decision()
+    source = node.reads[0] if node.reads else ""
+    if flattens(graph, node, block):
+        return [plain, *(Decision(lay, None) for lay in layouts_of(graph.types[source].rank, block))]
+    if not isinstance(node.op, FusedOp) or len(node.outputs) != 1:
+        return [plain]
+    result = graph.types[node.outputs[0]]
+    moving = [graph.types[v] for v in node.reads if may_move(graph, v, block)]
+    rank = moving[0].rank if moving else result.rank
+    if rank < 3:
+        return [plain]
+    layouts = layouts_of(rank, block)
+    reading = [Decision(lay, None) for lay in layouts] if moving else []
+    if result.rank < 3 or result.dtype is not F32:
+        return [plain, *reading]
+    conv = convolution(node)
+    if conv is not None:
+        return _convolution_alternatives(graph, node, conv, layouts, block, accuracy)
+    if _keeps_layout(graph, node, block):
+        whole = _concatenates(node) and any(graph.types[v].dims[1] % block for v in node.reads)
+        return [plain, *(Decision(lay, lay) for lay in (layouts[1:] if whole else layouts))]
+    return [plain, *reading]
+
+
+def may_move(graph: Graph, value: str, block: int) -> bool:
+    """Whether a value may have another layout than the plain one."""
+    type = graph.types[value]
+    if value in graph.constants or type.rank < 3 or type.dtype is not F32:
+        return False
+    return type.dims[1] * 2 >= block and type.size > 0
+
+
+def convolution(node: Node) -> Node | None:
+    """The convolution that a fused operator is built on."""
+    if not isinstance(node.op, FusedOp):
+        return None
+    return next((n for n in node.op.graph.nodes if isinstance(n.op, Conv)), None)
+
+
+def _convolution_alternatives(
+    graph: Graph, node: Node, inner: Node, layouts: tuple[Layout, ...], block: int, accuracy: float
+) -> list[Decision]:
+    data, weights = inner.inputs[0] or "", inner.inputs[1] or ""
+    conv = inner.op
+    assert isinstance(conv, Conv) and isinstance(node.op, FusedOp)
+    blocked, last = layouts
+    out_channels, per_group = node.op.graph.types[weights].dims[:2]
+    may_read = data in node.reads and may_move(graph, data, block)
+    one_group = conv.group == 1
+    depthwise = per_group == 1 and out_channels == conv.group
+    whole_groups = depthwise or (per_group % block == 0 and (out_channels // conv.group) % block == 0)
+    found = [Decision()]
+    if out_channels * 2 < block or not (one_group or whole_groups) or weights not in graph.constants:
+        return [*found, *([Decision(lay, None) for lay in layouts] if may_read and one_group else [])]
+    if one_group:
+        found.append(Decision(None, blocked))
+    if may_read:
+        found.append(Decision(blocked, blocked))
+        if one_group or depthwise:
+            found.append(Decision(last, last))
+    if data == node.op.graph.nodes[0].inputs[0]:
+        for algorithm in ALGORITHMS.values():
+            if algorithm.error <= accuracy and algorithm.fits(node.op, block):
+                pairs = algorithm.layouts(node.op, block)
+                found += [Decision(*p, algorithm.name) for p in pairs if p[0] is None or may_read]
+    return found
+
+
+def _keeps_layout(graph: Graph, node: Node, block: int) -> bool:
+    """Elementwise operators, pooling, and concatenation of channels."""
+    assert isinstance(node.op, FusedOp)
+    inside = node.op.graph.nodes
+    if _concatenates(node):
+        return all(may_move(graph, v, block) for v in node.reads) and inside[0].op.axis == 1  # type: ignore[attr-defined]
+    if any(isinstance(n.op, MatMul) for n in inside):
+        return False
+    result = graph.types[node.outputs[0]]
+    same = [v for v in node.reads if _moves_along(graph, v, result.dims) and may_move(graph, v, block)]
+    kind = kind_of(expression(node.op, graph.input_types(node)))
+    return bool(same) and kind in ("elementwise", "anchor")
+
+
+def _concatenates(node: Node) -> bool:
+    assert isinstance(node.op, FusedOp)
+    return len(node.op.graph.nodes) == 1 and isinstance(node.op.graph.nodes[0].op, Concat)
+
+
+def flattens(graph: Graph, node: Node, block: int) -> bool:
+    """Whether the node flattens whole blocks of channels for constant weights, which can take any order."""
+    value = node.outputs[0]
+    if not isinstance(node.op, Reshape) or value in graph.outputs:
+        return False
+    source, result = graph.types[node.reads[0]], graph.types[value]
+    if not may_move(graph, node.reads[0], block) or source.dims[1] % block:
+        return False
+    readers = graph.consumers().get(value, [])
+    if result.rank != 2 or result.dims[0] != source.dims[0] or len(readers) != 1:
+        return False
+    if not isinstance(readers[0].op, FusedOp):
+        return False
+    uses = [n for n in readers[0].op.graph.nodes if value in n.reads]
+    product = uses[0] if len(uses) == 1 else None
+    if (
+        product is None
+        or not isinstance(product.op, MatMul)
+        or product.inputs[0] != value
+        or product.op.trans_a
+    ):
+        return False
+    weights = product.inputs[1] or ""
+    return weights in graph.constants and graph.types[weights].rank == 2 and graph.types[weights].dtype is F32
+
+
+def _moves_along(graph: Graph, value: str, shape: tuple[int, ...]) -> bool:
+    type = graph.types[value]
+    return type.rank == len(shape) and type.dims[1] == shape[1]
+
+
+def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout | str | None:
+    """The layout that the node reads a value in under a decision; ANY where it does not matter."""
+    type = graph.types[value]
+    if value in graph.constants or type.rank < 3 or type.dtype is not F32:
+        return ANY
+    if not isinstance(node.op, FusedOp):
+        return decision.reads
+    conv = convolution(node)
+    if conv is not None and value == conv.inputs[0]:
+        return decision.reads
+    if all(d == 1 for d in type.dims[2:]):  # either way the same few numbers
+        return ANY
+    if decision.writes is not None:  # an operand of the epilogue, or a part of a concatenation
+        along = _concatenates(node) or _moves_along(graph, value, graph.types[node.outputs[0]].dims)
+        return decision.writes if along else None
+    return decision.reads if decision.reads is not None and decision.reads.rank == type.rank else None
