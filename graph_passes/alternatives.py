@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import F32, Layout
@@ -56,10 +57,12 @@ def alternatives(graph: Graph, node: Node, block: int, accuracy: float = ACCURAC
     conv = convolution(node)
     if conv is not None:
         return _convolution_alternatives(graph, node, conv, layouts, block, accuracy)
-    if _keeps_layout(graph, node, block):
-        whole = _concatenates(node) and any(graph.types[v].dims[1] % block for v in node.reads)
-        return [plain, *(Decision(lay, lay) for lay in (layouts[1:] if whole else layouts))]
-    return [plain, *reading]
+    if not _keeps_layout(graph, node, block):
+        return [plain, *reading]
+    if _is_elementwise(graph, node):  # a conversion on the way costs no pass of its own
+        return [Decision(*pair) for pair in product((None, *layouts), repeat=2)]
+    ragged = _concatenates(node) and any(graph.types[v].dims[1] % block for v in node.reads)
+    return [plain, *(Decision(lay, lay) for lay in (layouts[1:] if ragged else layouts))]
 
 
 def may_move(graph: Graph, value: str, block: int) -> bool:
@@ -116,8 +119,16 @@ def _keeps_layout(graph: Graph, node: Node, block: int) -> bool:
         return False
     result = graph.types[node.outputs[0]]
     same = [v for v in node.reads if _moves_along(graph, v, result.dims) and may_move(graph, v, block)]
-    kind = kind_of(expression(node.op, graph.input_types(node)))
-    return bool(same) and kind in ("elementwise", "anchor")
+    return bool(same) and (_is_elementwise(graph, node) or _kind(graph, node) == "anchor")
+
+
+def _is_elementwise(graph: Graph, node: Node) -> bool:
+    return _kind(graph, node) == "elementwise"
+
+
+def _kind(graph: Graph, node: Node) -> str:
+    assert isinstance(node.op, FusedOp)
+    return kind_of(expression(node.op, graph.input_types(node)))
 
 
 def _concatenates(node: Node) -> bool:
@@ -168,7 +179,8 @@ def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout |
         return decision.reads
     if all(d == 1 for d in type.dims[2:]):  # either way the same few numbers
         return ANY
-    if decision.writes is not None:  # an operand of the epilogue, or a part of a concatenation
-        along = _concatenates(node) or _moves_along(graph, value, graph.types[node.outputs[0]].dims)
-        return decision.writes if along else None
-    return decision.reads if decision.reads is not None and decision.reads.rank == type.rank else None
+    layout = decision.reads if conv is None else decision.writes  # of an operand of the epilogue
+    if layout is None or layout.rank != type.rank:
+        return None
+    along = _concatenates(node) or _moves_along(graph, value, graph.types[node.outputs[0]].dims)
+    return layout if along or decision.writes is None else None

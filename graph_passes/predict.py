@@ -37,7 +37,7 @@ class PredictedCost:
         moved = sum(graph.types[v].nbytes for v in (*node.reads, *node.outputs) if v not in graph.constants)
         bytes = moved / CACHE / self.threads
         if conv is None:
-            return bytes * (1.0 if decision.reads == decision.writes else 1.2)
+            return bytes * (1.0 if decision.reads == decision.writes else CACHE / CONVERSION)
         return bytes + self._convolution(node.op, conv, decision)
 
     def conversion(self, graph: Graph, value: str, source: Layout | None, target: Layout | None) -> float:
