@@ -22,7 +22,7 @@ from .graph_passes.fold import fold
 from .graph_passes.fuse import fuse
 from .graph_passes.make_plan import make_plan
 from .graph_passes.make_tasks import task_of
-from .graph_passes.plan_layout import Cost
+from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
 from .graph_passes.predict import PredictedCost
 from .graph_passes.simplify import simplify
 from .graph_passes.task_cost import TaskCost
@@ -63,11 +63,12 @@ def compile(
     log      is told of every step; by default it follows BURNISH_DEBUG
     """
     log = log or Log()
+    options = PlanOptions(plan, accuracy)
     machine = get_target(target)
     workers = thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
     cost = measured_cost(machine, workers, records, progress) if measure else None
-    graph = optimise(graph, machine, workers, log, plan=plan, accuracy=accuracy, cost=cost)
+    graph = optimise(graph, machine, workers, log, options=options, cost=cost)
     copies = find_views(graph).skipped
     tasks = {
         n: task_of(graph, node, machine, workers) for n, node in enumerate(graph.nodes) if n not in copies
@@ -82,7 +83,7 @@ def compile(
 
 
 def passes(
-    target: Target, threads: int, plan: str = "global", accuracy: float = ACCURACY, cost: Cost | None = None
+    target: Target, threads: int, options: PlanOptions = DEFAULT_PLAN, cost: Cost | None = None
 ) -> dict[str, Callable[[Graph], Graph]]:
     """The passes over the graph by name, in order."""
     costs = cost or PredictedCost(target, threads)
@@ -91,7 +92,7 @@ def passes(
         "simplify": simplify,
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "fuse": fuse,
-        "assign_layouts": lambda graph: assign_layouts(graph, target, costs, plan, accuracy),
+        "assign_layouts": lambda graph: assign_layouts(graph, target, costs, options),
     }
 
 
@@ -101,13 +102,12 @@ def optimise(
     threads: int,
     log: Log | None = None,
     stop_after: str | None = None,
-    plan: str = "global",
-    accuracy: float = ACCURACY,
+    options: PlanOptions = DEFAULT_PLAN,
     cost: Cost | None = None,
 ) -> Graph:
     """The graph after all passes, or after the one named `stop_after`."""
     log = log or Log()
-    for name, run in passes(target, threads, plan, accuracy, cost).items():
+    for name, run in passes(target, threads, options, cost).items():
         graph = log.step(name, partial(run, graph))
         if name == stop_after:
             break

@@ -12,10 +12,10 @@ from ..compiler.target import get_target, host_threads
 from ..debug import Log
 from ..errors import InputError
 from ..frontends.onnx.importer import import_onnx
-from ..graph_passes.plan_layout import MODES
+from ..graph_passes.plan_layout import MODES, PlanOptions
 from ..pipeline import Module, optimise, passes
 from .files import check_folder, check_writable, megabytes
-from .options import THREADS, compile_options
+from .options import ACCURACY, THREADS, compile_options
 from .source import find_source, open_module
 
 
@@ -33,6 +33,7 @@ from .source import find_source, open_module
     show_default=True,
     help="Algorithms and layouts: chosen for the whole network, for each operator alone, or one layout.",
 )
+@ACCURACY
 @click.option("--measure", is_flag=True, help="Measure the plan's choices, once, instead of predicting.")
 @click.option(
     "--records", type=click.Path(path_type=Path), metavar="FILE", help="Where measurements are kept."
@@ -46,7 +47,9 @@ from .source import find_source, open_module
     metavar="DIR",
     help="Write graphs, plan and kernels, on every rung, into a folder.",
 )
-def command(model, output, shapes, dims, target, cache, threads, plan, measure, records, stop_after, dump):
+def command(
+    model, output, shapes, dims, target, cache, threads, plan, accuracy, measure, records, stop_after, dump
+):
     """Compile MODEL, an .onnx file or a name from the zoo, into a module.
 
     A .so is one file that `burnish run`, Python and C open; an .a is linked into an application, with the
@@ -62,7 +65,9 @@ def command(model, output, shapes, dims, target, cache, threads, plan, measure, 
             raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")
         graph = log.step("import", lambda: import_onnx(source.model, shapes=shapes, dims=dims))
         if stop_after != "import":
-            graph = optimise(graph, machine, threads or host_threads(), log, stop_after)
+            graph = optimise(
+                graph, machine, threads or host_threads(), log, stop_after, PlanOptions(plan, accuracy)
+            )
         click.echo(print_graph(graph))
         return
     if output is None:
@@ -70,7 +75,7 @@ def command(model, output, shapes, dims, target, cache, threads, plan, measure, 
     check_writable(output, (".so", ".a"))
     if output.suffix == ".a":
         check_writable(output.with_suffix(".h"))
-    options = {"target": target, "cache": cache, "log": log, "plan": plan}
+    options = {"target": target, "cache": cache, "log": log, "plan": plan, "accuracy": accuracy}
     module = open_module(source, shapes, dims, threads, measure=measure, records=records, **options)
     module.save(output)
     click.echo(f"wrote {output}: {_facts(module, output)}, {time.perf_counter() - start:.1f} s")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import InputError
+from ..graph_passes import alternatives
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,6 +82,14 @@ def compile_options(function: F) -> F:
     return model_options(function)
 
 
+ACCURACY = click.option(
+    "--accuracy",
+    type=click.FloatRange(min=0),
+    default=alternatives.ACCURACY,
+    show_default=True,
+    metavar="BOUND",
+    help="Largest error of an algorithm that a plan may choose, over its largest output.",
+)
 THREADS = click.option(
     "--threads", type=click.IntRange(1, 1024), metavar="N", help="Number of threads (default: all cores)."
 )

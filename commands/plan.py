@@ -15,10 +15,10 @@ from ..compiler.ops.fused import FusedOp
 from ..compiler.target import get_target, host_threads
 from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.alternatives import alternatives
-from ..graph_passes.plan_layout import MODES, LayoutPlan, plan_layout
+from ..graph_passes.plan_layout import MODES, LayoutPlan, PlanOptions, plan_layout
 from ..graph_passes.predict import PredictedCost
 from ..pipeline import optimise
-from .options import THREADS, model_options
+from .options import ACCURACY, THREADS, model_options
 from .source import find_source
 
 WIDTH = 150
@@ -29,7 +29,8 @@ WIDTH = 150
 @click.option("--target", default="host", show_default=True, metavar="NAME", help="See `burnish targets`.")
 @model_options
 @THREADS
-def command(model, target, shapes, dims, threads):
+@ACCURACY
+def command(model, target, shapes, dims, threads, accuracy):
     """Show the chosen algorithm and layouts of every operator of MODEL, with predicted costs.
 
     A cost is the time of that many multiply-adds of one lane of a core, in thousands. Below the table stand
@@ -42,7 +43,7 @@ def command(model, target, shapes, dims, threads):
     graph = optimise(graph, machine, threads or host_threads(), stop_after="fuse")
     cost = PredictedCost(machine, threads or host_threads())
     block = machine.lanes(4)
-    chosen = plan_layout(graph, block, cost)
+    chosen = plan_layout(graph, block, cost, PlanOptions(accuracy=accuracy))
     table = Table(
         "node", "operators", "algorithm", "reads", "writes", "choices", "cost, predicted", box=box.SIMPLE
     )
@@ -50,7 +51,7 @@ def command(model, target, shapes, dims, threads):
         if not isinstance(node.op, FusedOp):
             continue
         d = chosen.decisions[n]
-        options = len(alternatives(graph, node, block))
+        options = len(alternatives(graph, node, block, accuracy))
         thousands = f"{cost.node(graph, node, d) / 1e3:.0f}"
         names = (node.name[:48], node.op.label[:40], d.algorithm)
         table.add_row(*names, str(d.reads or "plain"), str(d.writes or "plain"), str(options), thousands)
@@ -59,7 +60,7 @@ def command(model, target, shapes, dims, threads):
     console.print(table)
     for mode in MODES:
         start = time.perf_counter()
-        plan = plan_layout(graph, block, cost, mode)
+        plan = plan_layout(graph, block, cost, PlanOptions(mode, accuracy))
         seconds = time.perf_counter() - start
         console.print(_summary(mode, plan, seconds), highlight=False)
 

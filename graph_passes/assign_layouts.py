@@ -9,16 +9,14 @@ from ..compiler.ir.types import Layout, TensorType
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.movement import BlockedFlatten, Identity
 from ..compiler.target import Target
-from .alternatives import ACCURACY, ANY, flattens, wanted
+from .alternatives import ANY, flattens, wanted
 from .pack_weights import Packer
-from .plan_layout import Cost, LayoutPlan, plan_layout
+from .plan_layout import DEFAULT_PLAN, Cost, LayoutPlan, PlanOptions, plan_layout
 
 
-def assign_layouts(
-    graph: Graph, target: Target, cost: Cost, mode: str = "global", accuracy: float = ACCURACY
-) -> Graph:
-    """The graph on the layouts and algorithms of its plan (`plan_layout` explains the options)."""
-    return apply_plan(graph, target, plan_layout(graph, target.lanes(4), cost, mode, accuracy))
+def assign_layouts(graph: Graph, target: Target, cost: Cost, options: PlanOptions = DEFAULT_PLAN) -> Graph:
+    """The graph on the layouts and algorithms of its plan."""
+    return apply_plan(graph, target, plan_layout(graph, target.lanes(4), cost, options))
 
 
 def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:

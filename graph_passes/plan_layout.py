@@ -39,6 +39,28 @@ class Cost(Protocol):
 
 
 @dataclass(frozen=True)
+class PlanOptions:
+    """What a plan is to be like.
+
+    mode      "global": algorithms and layouts for the whole network at once; "local": each operator's fastest
+              alone; "fixed": one layout where it fits
+    accuracy  the largest error of an algorithm, over its largest output
+    """
+
+    mode: str = "global"
+    accuracy: float = ACCURACY
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise InputError(f"plan {self.mode!r}: expected one of {', '.join(MODES)}")
+        if not self.accuracy >= 0:
+            raise InputError(f"accuracy {self.accuracy!r}: expected an error from 0 on, such as 1e-5")
+
+
+DEFAULT_PLAN = PlanOptions()
+
+
+@dataclass(frozen=True)
 class Conversion:
     """A value from one layout to another, through `hops`, the last of which is the wanted one."""
 
@@ -63,19 +85,12 @@ class LayoutPlan:
         return sum(c.cost for c in self.conversions)
 
 
-def plan_layout(
-    graph: Graph, block: int, cost: Cost, mode: str = "global", accuracy: float = ACCURACY
-) -> LayoutPlan:
-    """The plan of least cost. `local`: each operator's fastest alone; `fixed`: one layout where it fits.
-
-    `accuracy` bounds each algorithm's error over its largest output.
-    """
-    if mode not in MODES:
-        raise InputError(f"plan {mode!r}: expected one of {', '.join(MODES)}")
-    planner = _Planner(graph, block, cost, accuracy)
-    if mode == "local":
+def plan_layout(graph: Graph, block: int, cost: Cost, options: PlanOptions = DEFAULT_PLAN) -> LayoutPlan:
+    """The plan of least cost that the options allow."""
+    planner = _Planner(graph, block, cost, options.accuracy)
+    if options.mode == "local":
         return planner.local()
-    if mode == "fixed":
+    if options.mode == "fixed":
         return planner.fixed()
     solution = solve(planner.problem(), max_nodes=SEARCH_NODES)
     chosen = {n: solution.choice[f"n{n}"] for n in planner.options}

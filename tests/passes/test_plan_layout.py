@@ -14,7 +14,7 @@ from burnish.errors import InputError
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.alternatives import Decision, layouts_of
 from burnish.graph_passes.pbqp import solve
-from burnish.graph_passes.plan_layout import MODES, _Planner, plan_layout
+from burnish.graph_passes.plan_layout import MODES, PlanOptions, _Planner, plan_layout
 from burnish.graph_passes.predict import PredictedCost
 from burnish.models import zoo
 from onnx import TensorProto, helper, numpy_helper
@@ -110,7 +110,7 @@ def test_conversions_through_a_third_layout():
 @pytest.mark.parametrize("name", ["digits", "resnet18", "mobilenet_v2", "lstm_lm_step"])
 def test_global_is_never_worse(name):
     graph = fused(zoo.build(name))
-    plans = {mode: plan_layout(graph, BLOCK, PredictedCost(TARGET, 1), mode) for mode in MODES}
+    plans = {mode: plan_layout(graph, BLOCK, PredictedCost(TARGET, 1), PlanOptions(mode)) for mode in MODES}
     assert plans["global"].optimal
     assert plans["global"].cost <= min(plans["local"].cost, plans["fixed"].cost) * (1 + 1e-12)
 
@@ -131,5 +131,5 @@ def test_any_plan_is_right(seed, monkeypatch):
 
 def test_unknown_mode():
     with pytest.raises(InputError, match="expected one of global"):
-        plan_layout(fused(network()), BLOCK, RandomCost(0), "best")
+        PlanOptions("best")
     assert MODES == ("global", "local", "fixed")
