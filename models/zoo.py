@@ -13,6 +13,7 @@ from .bert import bert_base
 from .convolutions import WORKLOADS, convolution
 from .digits import digits
 from .dqn import dqn
+from .light import light
 from .lstm_lm import lstm_lm
 from .mobilenet import mobilenet_v1, mobilenet_v2
 from .randomize import random_inputs, random_weights
@@ -42,6 +43,7 @@ _NETWORKS = {
     "lstm_lm_step": _Network(partial(lstm_lm, 1)),
     "dqn": _Network(dqn, 84, smallest=36),
     "bert_base": _Network(bert_base),
+    **{name: _Network(partial(light, name)) for name in ("inception_v1", "inception_v2", "densenet121")},
     **{name: _Network(partial(convolution, name), shape[0]) for name, shape in WORKLOADS.items()},
 }
 

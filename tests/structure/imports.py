@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_THE_PACKAGE = ("tests", "examples", "docs", "build", "dist")
+NOT_THE_PACKAGE = ("tests", "benchmarks", "examples", "docs", "build", "dist")
 
 
 @dataclass(frozen=True)
