@@ -42,9 +42,29 @@ from .source import find_source, static_model
     metavar="MODEL=FILE",
     help="The same network for LiteRT.",
 )
+@click.option("--measure", is_flag=True, help="A second row, whose plan comes from measured costs.")
+@click.option(
+    "--records", type=click.Path(path_type=Path), metavar="FILE", help="Where measurements are kept."
+)
 @compile_options
 @SEED
-def command(models, against, threads, rounds, json_file, markdown, tflite, shapes, dims, target, cache, seed):
+def command(
+    *,
+    models,
+    against,
+    threads,
+    rounds,
+    json_file,
+    markdown,
+    tflite,
+    measure,
+    records,
+    shapes,
+    dims,
+    target,
+    cache,
+    seed,
+):
     """Time each MODEL (.onnx files or names from the zoo) here and in other libraries.
 
     All run in this process, in turns, on the same inputs, threads and precision; outputs are checked first.
@@ -53,10 +73,13 @@ def command(models, against, threads, rounds, json_file, markdown, tflite, shape
         if path:
             check_writable(path)
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
-    contestants = [
-        peers.Burnish(partial(compile_model, target=target, cache=cache)),
-        *peers.find(names, tflite),
-    ]
+    own = partial(compile_model, target=target, cache=cache)
+    contestants = [peers.Burnish(own)]
+    if measure:
+        contestants.append(
+            peers.Burnish(partial(own, measure=True, records=records), name="burnish-measured")
+        )
+    contestants += peers.find(names, tflite)
     sources = [find_source(model, only_model=True) for model in models]
     unknown = [name for name in tflite if name not in {source.name for source in sources}]
     if unknown:

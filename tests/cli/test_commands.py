@@ -123,6 +123,14 @@ def test_profile_shows_kernels_and_writes_a_trace(burnish, tmp_path):
     assert all(b["ts"] == pytest.approx(a) for a, b in zip(ends, events[1:]))
 
 
+def test_bench_shows_measured_plans_beside_predicted_ones(burnish, tmp_path):
+    records = tmp_path / "records.jsonl"
+    options = ["--threads", "1", "--rounds", "1", "--against", "none", "--measure", "--records", records]
+    out = burnish("bench", "digits", *options).stdout
+    assert "burnish-measured" in out
+    assert len(records.read_text().splitlines()) > 3
+
+
 def test_bench_compares_and_writes_both_files(burnish, error, tmp_path):
     files = ("--json", tmp_path / "b.json", "--markdown", tmp_path / "b.md")
     options = ("--rounds", 1, "--threads", 1, "--against", "onnxruntime")
