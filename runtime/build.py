@@ -31,10 +31,10 @@ from ..errors import InputError, InternalError, ToolError, UnsupportedError
 from ..settings import cache_dir
 
 HERE = Path(__file__).parent
-CORE = ("plan", "pool", "executor", "context", "module")  # in every module
+CORE = ("plan", "pool", "executor", "context", "prepare", "module")  # in every module
 LIBRARY_ONLY = ("memory", "open")  # also in the library of this package
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fno-ident", "-ffunction-sections")
-_PLAN_HEADER = struct.Struct("<8sII4Q10I")
+_PLAN_HEADER = struct.Struct("<8sII5Q12I")
 _TRAILER = struct.Struct("<32s392s48sIIQQ")
 _MODULE_VERSION = 1
 _MOST_WEIGHTS = 1900 << 20  # code and data of a module lie within 2 GiB of each other
@@ -192,7 +192,7 @@ def plan_facts(blob: bytes) -> tuple[str, tuple[str, ...], int]:
     """Target, CPU features and number of kernels of an encoded plan."""
     if len(blob) < _PLAN_HEADER.size or blob[:8] != b"BURNPLAN":
         raise InternalError("the plan to link does not begin with BURNPLAN")
-    kernels, features, _, _, _, string_bytes, _, target = _PLAN_HEADER.unpack_from(blob)[9:17]
+    kernels, features, *_, string_bytes, _, target, _ = _PLAN_HEADER.unpack_from(blob)[10:]
     strings = blob[len(blob) - string_bytes :]
 
     def text(offset: int) -> str:
@@ -215,8 +215,9 @@ DATA("burnish_weights_data", "4096", "weights.bin");
 extern HIDDEN const unsigned char burnish_plan_data[], burnish_weights_data[];
 {declarations}
 static const burnish_kernel kernels[] = {{{names}0}};
+static burnish_prepared prepared = {{PTHREAD_MUTEX_INITIALIZER, 0, 0}};
 static const burnish_image image = {{burnish_plan_data, {plan_bytes}u, burnish_weights_data, {weights_bytes}u,
-                                    kernels, {kernel_count}u}};
+                                    kernels, {kernel_count}u, &prepared, 1}};
 extern __attribute__((visibility("default"))) const burnish_api {symbol};
 const burnish_api {symbol} = BURNISH_TABLE(&image);
 """

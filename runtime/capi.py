@@ -78,6 +78,8 @@ _FUNCTIONS: list[tuple[str, Any]] = [
     ("last_error", CFUNCTYPE(POINTER(Error), Pointer)),
     ("profile", CFUNCTYPE(c_int32, Pointer, POINTER(c_int64))),
     ("threads", CFUNCTYPE(c_int32, Pointer)),
+    ("prepare", CFUNCTYPE(c_int32, ApiPointer, POINTER(Options), POINTER(Error))),
+    ("unprepare", CFUNCTYPE(None, ApiPointer)),
 ]
 Api._fields_ = [
     ("magic", c_uint32),
@@ -93,7 +95,7 @@ class File(Structure):
 
 
 class OpenOptions(Structure):
-    _fields_ = [("size", c_uint32), ("verify_digest", c_int32)]
+    _fields_ = [("size", c_uint32), ("verify_digest", c_int32), ("threads", c_int32)]
 
 
 class Functions:

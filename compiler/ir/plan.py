@@ -1,12 +1,15 @@
 """Plan: what the runtime executes. Kernel calls in order over one arena, packed weights and user memory.
 
-    plan   ::= header line* step*
-    header ::= plan "NAME" target "TARGET" features "F,F" arena N weights N
+    plan   ::= header line* (setup step)* step*
+    header ::= plan "NAME" target "TARGET" features "F,F" arena N weights N prepared N
     line   ::= input "NAME" TYPE  |  output "NAME" TYPE                 plain row-major types
     step   ::= call SYMBOL "NODE" (ref, …) writes N,… tasks N scratch N flops N bytes N [gang]
              | copy "NODE" ref -> ref
-    ref    ::= in<i>[begin:end] | out<i>[begin:end] | arena[begin:end] | weights[begin:end], then ["%VALUE"]
+    ref    ::= in<i>[begin:end] | out<i>[begin:end] | arena[begin:end] | weights[begin:end]
+             | prepared[begin:end], then ["%VALUE"]
 
+The setup steps run once, when the module is opened: they read weights as they are stored and write `prepared`
+memory, which the other steps only read. Each of the two parts has an arena of its own, of the same size.
 Steps run one after another. A call deals the tasks [0, tasks) of its kernel to the threads in any order and
 any cut; a gang call enters its kernel once on every worker w of W, with [w·tasks/W, (w+1)·tasks/W), all at
 the same time, so that they may wait for each other. Step kinds 2 (if) and 3 (loop) are kept for control flow.
@@ -28,9 +31,9 @@ from ...errors import InternalError, RunError
 from .types import TensorType
 
 ALIGNMENT = 64
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 KIND_CALL, KIND_COPY = 0, 1
-SPACES = ("in", "out", "arena", "weights")
+SPACES = ("in", "out", "arena", "weights", "prepared")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class BufferRef:
     @staticmethod
     def weights(offset: int, nbytes: int, value: str = "") -> BufferRef:
         return BufferRef("weights", 0, offset, nbytes, value)
+
+    @staticmethod
+    def prepared(offset: int, nbytes: int, value: str = "") -> BufferRef:
+        return BufferRef("prepared", 0, offset, nbytes, value)
 
     @property
     def end(self) -> int:
@@ -157,37 +164,52 @@ class Plan:
     arena_size: int
     weights_size: int
     steps: tuple[Step, ...]
+    prepared_size: int = 0
+    setup: tuple[Step, ...] = ()
+
+    @property
+    def all_steps(self) -> tuple[Step, ...]:
+        return self.steps + self.setup
+
+    @property
+    def weights_in_use(self) -> int:
+        """Bytes of the weights that runs read: of the stored ones the front, and the prepared ones."""
+        refs = [ref for step in self.steps for ref in step.reads if ref.space == "weights"]
+        return max((ref.end for ref in refs), default=0) + self.prepared_size
 
     @property
     def kernels(self) -> tuple[str, ...]:
         """Kernel symbols in the order of the module's kernel table."""
-        return tuple(dict.fromkeys(s.kernel for s in self.steps if isinstance(s, KernelCall)))
+        return tuple(dict.fromkeys(s.kernel for s in self.all_steps if isinstance(s, KernelCall)))
 
     @property
     def scratch_size(self) -> int:
         """Bytes of scratch memory per worker."""
-        return max((s.scratch for s in self.steps if isinstance(s, KernelCall)), default=0)
+        return max((s.scratch for s in self.all_steps if isinstance(s, KernelCall)), default=0)
 
     def __str__(self) -> str:
         lines = [
             f"plan {json.dumps(self.name)} target {json.dumps(self.target)} "
             f"features {json.dumps(','.join(self.features))} "
-            f"arena {self.arena_size} weights {self.weights_size}"
+            f"arena {self.arena_size} weights {self.weights_size} prepared {self.prepared_size}"
         ]
         lines += [f"input {json.dumps(io.name)} {io.type}" for io in self.inputs]
         lines += [f"output {json.dumps(io.name)} {io.type}" for io in self.outputs]
+        lines += [f"setup {s}" for s in self.setup]
         return "\n".join(lines + [str(s) for s in self.steps]) + "\n"
 
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
-_REF = rf"(?:in\d+|out\d+|arena|weights)\[\d+:\d+\](?:{_TEXT})?"
-_HEADER = re.compile(rf"plan ({_TEXT}) target ({_TEXT}) features ({_TEXT}) arena (\d+) weights (\d+)")
+_REF = rf"(?:in\d+|out\d+|arena|weights|prepared)\[\d+:\d+\](?:{_TEXT})?"
+_HEADER = re.compile(
+    rf"plan ({_TEXT}) target ({_TEXT}) features ({_TEXT}) arena (\d+) weights (\d+) prepared (\d+)"
+)
 _IO = re.compile(rf"(input|output) ({_TEXT}) (\S+)")
 _CALL = re.compile(
     rf"call (\S+) ({_TEXT}) \((.*)\) writes (\S+) tasks (\d+) scratch (\d+) flops (\d+) bytes (\d+)( gang)?"
 )
 _COPY = re.compile(rf"copy ({_TEXT}) ({_REF}) -> ({_REF})")
-_REF_PARTS = re.compile(rf"(in|out|arena|weights)(\d*)\[(\d+):(\d+)\]({_TEXT})?")
+_REF_PARTS = re.compile(rf"(in|out|arena|weights|prepared)(\d*)\[(\d+):(\d+)\]({_TEXT})?")
 
 
 def _parse_ref(text: str) -> BufferRef:
@@ -206,8 +228,10 @@ def parse(text: str) -> Plan:
     if not header:
         raise InternalError('plan text: expected a first line such as: plan "model" target "host" …')
     ios: dict[str, list[PlanIO]] = {"input": [], "output": []}
-    steps: list[Step] = []
+    parts: dict[bool, list[Step]] = {False: [], True: []}  # by whether it is setup
     for line in lines[1:]:
+        steps = parts[line.startswith("setup ")]
+        line = line.removeprefix("setup ")
         if match := _IO.fullmatch(line):
             ios[match[1]].append(PlanIO(json.loads(match[2]), TensorType.parse(match[3])))
         elif match := _CALL.fullmatch(line):
@@ -225,28 +249,36 @@ def parse(text: str) -> Plan:
     features = tuple(f for f in json.loads(header[3]).split(",") if f)
     name, target = json.loads(header[1]), json.loads(header[2])
     inputs, outputs = tuple(ios["input"]), tuple(ios["output"])
-    return Plan(name, target, features, inputs, outputs, int(header[4]), int(header[5]), tuple(steps))
+    arena, weights, prepared = (int(header[i]) for i in (4, 5, 6))
+    steps, setup = tuple(parts[False]), tuple(parts[True])
+    return Plan(name, target, features, inputs, outputs, arena, weights, steps, prepared, setup)
 
 
 def _limit(plan: Plan, ref: BufferRef) -> int:
     if ref.space in ("in", "out"):
         ios = plan.inputs if ref.space == "in" else plan.outputs
         return ios[ref.index].type.nbytes if 0 <= ref.index < len(ios) else -1
-    return plan.arena_size if ref.space == "arena" else plan.weights_size
+    sizes = {"arena": plan.arena_size, "weights": plan.weights_size, "prepared": plan.prepared_size}
+    return sizes.get(ref.space, -1)
 
 
 def _check_ref(plan: Plan, where: str, ref: BufferRef) -> None:
     if ref.space not in SPACES or ref.offset < 0 or ref.nbytes < 0 or ref.end > _limit(plan, ref):
         raise InternalError(f"{where}: {ref} lies outside of its space of {_limit(plan, ref)} bytes")
-    if ref.space in ("arena", "weights") and ref.offset % ALIGNMENT:
+    if ref.space in ("arena", "weights", "prepared") and ref.offset % ALIGNMENT:
         raise InternalError(f"{where}: {ref} is not aligned to {ALIGNMENT} bytes")
 
 
 class _Written:
-    """Which bytes of arena and outputs hold which value: sorted, disjoint (begin, end, value) per space."""
+    """Which bytes of arena, outputs and prepared weights hold which value: sorted, disjoint (begin, end,
+    value) per space.
+    """
 
     def __init__(self) -> None:
         self.spans: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
+
+    def forget(self, space: str) -> None:
+        self.spans = {key: spans for key, spans in self.spans.items() if key[0] != space}
 
     def write(self, ref: BufferRef) -> None:
         key = (ref.space, ref.index)
@@ -282,16 +314,32 @@ def verify(plan: Plan) -> None:
     for io in plan.inputs + plan.outputs:
         if io.type.layout is not None and not io.type.layout.is_plain:
             raise InternalError(f"plan {plan.name}: {io.name!r} must have a plain layout, found {io.type}")
+    made = max((ref.end for s in plan.setup for ref in s.written if ref.space == "prepared"), default=0)
+    if plan.prepared_size != -(-made // ALIGNMENT) * ALIGNMENT:
+        raise InternalError(f"plan {plan.name}: prepared {plan.prepared_size}, but the setup makes {made}")
     written = _Written()
-    for number, step in enumerate(plan.steps):
-        name = step.kernel if isinstance(step, KernelCall) else "copy"
-        where = f"plan {plan.name}, step {number} ({name}, node {step.node!r})"
-        _verify_step(plan, where, step, written)
+    for part, steps, spaces in (("setup ", plan.setup, _SETUP_SPACES), ("", plan.steps, _RUN_SPACES)):
+        written.forget("arena")
+        for number, step in enumerate(steps):
+            name = step.kernel if isinstance(step, KernelCall) else "copy"
+            where = f"plan {plan.name}, {part}step {number} ({name}, node {step.node!r})"
+            _verify_step(plan, where, step, written, spaces)
     for index, io in enumerate(plan.outputs):
         written.check(f"plan {plan.name}, output {io.name!r}", BufferRef.output(index, io.type.nbytes))
 
 
-def _verify_step(plan: Plan, where: str, step: Step, written: _Written) -> None:
+_SETUP_SPACES = (frozenset({"weights", "prepared", "arena"}), frozenset({"prepared", "arena"}))
+_RUN_SPACES = (frozenset(SPACES), frozenset({"out", "arena"}))
+"""(Spaces that steps of this part read, spaces that they write.)"""
+
+
+def _verify_step(
+    plan: Plan,
+    where: str,
+    step: Step,
+    written: _Written,
+    spaces: tuple[frozenset[str], frozenset[str]],
+) -> None:
     if isinstance(step, KernelCall):
         if step.tasks < 0 or min(step.scratch, step.flops, step.bytes) < 0:
             raise InternalError(f"{where}: tasks, scratch, flops and bytes must not be negative")
@@ -301,11 +349,13 @@ def _verify_step(plan: Plan, where: str, step: Step, written: _Written) -> None:
         raise InternalError(f"{where}: {step.source} and {step.target} differ in size")
     for ref in step.reads:
         _check_ref(plan, where, ref)
-        if ref.space in ("arena", "out"):
+        if ref.space not in spaces[0]:
+            raise InternalError(f"{where}: reads {ref}, which is not there yet")
+        if ref.space in ("arena", "out", "prepared"):
             written.check(where, ref)
     for ref in step.written:
         _check_ref(plan, where, ref)
-        if ref.space in ("in", "weights"):
+        if ref.space not in spaces[1]:
             raise InternalError(f"{where}: writes to {ref}, which is read-only")
         for other in step.reads:
             if ref.overlaps(other) and ref.place != other.place:
@@ -330,6 +380,7 @@ def interpret(
     views; a result other than None or 0 raises RunError. The arena starts as garbage."""
     spaces: dict[tuple[str, int], np.ndarray] = {
         ("arena", 0): np.full(plan.arena_size, 0xCD, np.uint8),
+        ("prepared", 0): np.full(plan.prepared_size, 0xCD, np.uint8),
         ("weights", 0): np.frombuffer(weights, np.uint8) if len(weights) else np.zeros(0, np.uint8),
     }
     for i, io in enumerate(plan.inputs):
@@ -341,7 +392,7 @@ def interpret(
     def view(ref: BufferRef) -> np.ndarray:
         return spaces[ref.space, ref.index][ref.offset : ref.end]
 
-    for step in plan.steps:
+    for step in plan.setup + plan.steps:
         if isinstance(step, Copy):
             view(step.target)[:] = view(step.source)
             continue
@@ -354,7 +405,7 @@ def interpret(
     }
 
 
-_HEADER_FORMAT = struct.Struct("<8sII4Q10I")
+_HEADER_FORMAT = struct.Struct("<8sII5Q12I")
 _IO_FORMAT = struct.Struct("<4IQ")
 _STEP_FORMAT = struct.Struct("<6I4Q")
 _ARG_FORMAT = struct.Struct("<IIQQ")
@@ -386,7 +437,7 @@ def encode(plan: Plan) -> bytes:
         ios += _IO_FORMAT.pack(strings.add(io.name), io.type.dtype.code, len(shape), first, io.type.nbytes)
         dims += struct.pack(f"<{len(shape)}q", *shape)
     argument_count = 0
-    for step in plan.steps:
+    for step in plan.all_steps:
         if isinstance(step, KernelCall):
             refs, head = step.args, (KIND_CALL, kernels[step.kernel])
             tail = (int(step.gang), step.tasks, step.scratch, step.flops, step.bytes)
@@ -407,8 +458,10 @@ def encode(plan: Plan) -> bytes:
         _HEADER_FORMAT.size + len(body),
         plan.arena_size,
         plan.weights_size,
+        plan.prepared_size,
         plan.scratch_size,
         *(len(plan.inputs), len(plan.outputs), len(kernels), len(plan.features)),
-        *(len(plan.steps), argument_count, len(dims) // 8, len(strings.data), label, target),
+        *(len(plan.steps), len(plan.setup), argument_count, len(dims) // 8, len(strings.data)),
+        *(label, target, 0),
     )
     return bytes(header + body)

@@ -155,6 +155,13 @@ struct burnish_api {
   /* From now on a run writes each step's nanoseconds to `nanoseconds[0 .. step_count)`; NULL ends that. */
   int32_t (*profile)(burnish_context *context, int64_t *nanoseconds);
   int32_t (*threads)(const burnish_context *context);
+
+  /* A module compiled with compact weights transforms them into memory of its own, once, for all its contexts.
+   * burnish_open does that; with an archive the first `create` does, and the last `destroy` undoes it, unless
+   * the application calls `prepare` first. Each `prepare` that succeeds needs its `unprepare`. `options` are
+   * those of the threads that help; NULL: one thread. */
+  int32_t (*prepare)(const burnish_api *model, const burnish_options *options, burnish_error *error);
+  void (*unprepare)(const burnish_api *model);
 };
 
 /* The opener, for applications that load module files (open.c). */
@@ -166,6 +173,7 @@ typedef struct burnish_file {
 typedef struct burnish_open_options {
   uint32_t size;         /* sizeof(burnish_open_options) */
   int32_t verify_digest; /* nonzero: also check the SHA-256 digest, at some 0.3 GB/s */
+  int32_t threads;       /* that transform compact weights; 0: one per available CPU */
 } burnish_open_options;
 
 /* Checks the file's size, format, CPU features and checksum, then loads it. The checks find accidents; they

@@ -26,6 +26,8 @@ int32_t burnish_run(burnish_context *context);
 const burnish_error *burnish_last_error(const burnish_context *context);
 int32_t burnish_profile(burnish_context *context, int64_t *nanoseconds);
 int32_t burnish_threads(const burnish_context *context);
+int32_t burnish_prepare(const burnish_api *model, const burnish_options *options, burnish_error *error);
+void burnish_unprepare(const burnish_api *model);
 
 #define BURNISH_TABLE(image)                                                             \
   {BURNISH_API_MAGIC,    BURNISH_API_VERSION, sizeof(burnish_api),  image,               \
@@ -34,6 +36,6 @@ int32_t burnish_threads(const burnish_context *context);
    burnish_step_info,    burnish_pool_create, burnish_pool_destroy, burnish_create,      \
    burnish_destroy,      burnish_bind_input,  burnish_bind_output,  burnish_input_data,  \
    burnish_output_data,  burnish_run,         burnish_last_error,   burnish_profile,     \
-   burnish_threads}
+   burnish_threads,      burnish_prepare,     burnish_unprepare}
 
 #endif

@@ -15,15 +15,22 @@ static void *array(uint64_t count, size_t size) {
   return posix_memalign(&memory, 128, (size_t)bytes) ? NULL : memset(memory, 0, (size_t)bytes);
 }
 
+static unsigned char *weights_of(const burnish_context *c, uint32_t space) {
+  return space == SPACE_WEIGHTS    ? (unsigned char *)(uintptr_t)c->image->weights
+         : space == SPACE_PREPARED ? c->prepared
+                                   : NULL;
+}
+
 /* The largest weights that the first kernel after step `s` reads. */
 static void find_next_weights(burnish_context *c, uint32_t s) {
   const plan_view *v = &c->plan;
-  for (uint32_t next = s + 1; next < v->header->step_count; next++) {
+  for (uint32_t next = s + 1; next < v->step_count; next++) {
     if (v->steps[next].kind != STEP_CALL) continue;
     for (uint32_t i = 0; i < v->steps[next].arg_count; i++) {
       const plan_arg *arg = &v->args[v->steps[next].first_arg + i];
-      if (arg->space != SPACE_WEIGHTS || (int64_t)arg->nbytes <= c->calls[s].next_weights_size) continue;
-      c->calls[s].next_weights = c->image->weights + arg->offset;
+      const unsigned char *weights = weights_of(c, arg->space);
+      if (!weights || (int64_t)arg->nbytes <= c->calls[s].next_weights_size) continue;
+      c->calls[s].next_weights = weights + arg->offset;
       c->calls[s].next_weights_size = (int64_t)arg->nbytes;
     }
     return;
@@ -31,8 +38,8 @@ static void find_next_weights(burnish_context *c, uint32_t s) {
 }
 
 static void fill_calls(burnish_context *c) {
-  uint64_t stride = round_up(c->plan.header->scratch_bytes, 128);
-  for (uint32_t s = 0; s < c->plan.header->step_count; s++) {
+  uint64_t stride = round_up(c->plan.scratch_bytes, 128);
+  for (uint32_t s = 0; s < c->plan.step_count; s++) {
     burnish_call *call = &c->calls[s];
     call->buffers = (void *const *)&c->buffers[c->plan.steps[s].first_arg];
     call->scratch = (char *)c->memory + c->scratch_at;
@@ -46,12 +53,12 @@ static void fill_calls(burnish_context *c) {
 
 static int32_t allocate(burnish_context *c, burnish_error *error) {
   const plan_header *h = c->plan.header;
-  uint64_t scratch = round_up(h->scratch_bytes, 128) * (uint64_t)c->threads;
-  c->scratch_at = round_up(h->arena_bytes, 128);
+  uint64_t scratch = round_up(c->plan.scratch_bytes, 128) * (uint64_t)c->threads;
+  c->scratch_at = round_up(c->plan.arena_bytes, 128);
   c->memory = c->device->allocate(c->scratch_at + scratch);
   c->ios = array((uint64_t)h->input_count + h->output_count, sizeof *c->ios);
   c->buffers = array(h->arg_count, sizeof *c->buffers);
-  c->calls = array(h->step_count, sizeof *c->calls);
+  c->calls = array(c->plan.step_count, sizeof *c->calls);
   c->shares = array((uint64_t)c->threads, sizeof *c->shares);
   c->gang = array(1, sizeof *c->gang);
   if (c->memory && c->ios && c->buffers && c->calls && c->shares && c->gang) return BURNISH_OK;
@@ -59,21 +66,22 @@ static int32_t allocate(burnish_context *c, burnish_error *error) {
                       (unsigned long long)(c->scratch_at + scratch));
 }
 
-/* Maps the weights' pages now, so that the first run does not fault on them. Only a hint. */
-static void populate_weights(const burnish_image *image) {
+/* Maps the pages of the weights that the steps read now, so that they do not fault on them. Only a hint. */
+static void populate_weights(const burnish_context *c) {
+  uint64_t bytes = burnish_used_bytes(&c->plan, SPACE_WEIGHTS);
 #if defined(__linux__)
   const uintptr_t page = 4096, populate_read = 22; /* MADV_POPULATE_READ, Linux 5.14 */
-  uintptr_t begin = (uintptr_t)image->weights / page * page,
-            end = (uintptr_t)image->weights + image->weights_bytes;
-  if (image->weights_bytes) madvise((void *)begin, end - begin, (int)populate_read);
+  uintptr_t begin = (uintptr_t)c->image->weights / page * page, end = (uintptr_t)c->image->weights + bytes;
+  if (bytes) madvise((void *)begin, end - begin, (int)populate_read);
 #else
-  (void)image;
+  (void)bytes;
 #endif
 }
 
 int32_t burnish_create(const burnish_api *model, const burnish_options *options, burnish_context **out,
                        burnish_error *error) {
   burnish_options o = BURNISH_OPTIONS;
+  unsigned char *prepared = NULL;
   int32_t status;
   if (!out) return burnish_fail(error, BURNISH_BAD_ARGUMENT, -1, "create: `context` is NULL");
   *out = NULL;
@@ -82,17 +90,27 @@ int32_t burnish_create(const burnish_api *model, const burnish_options *options,
                         "create: start from BURNISH_OPTIONS, which sets `size`");
   if (options) o = *options;
   status = burnish_check(model, error);
+  if (!status) status = burnish_prepared_take(model->image, &o, &prepared, error);
   if (status) return status;
+  status = burnish_context_make(model->image, burnish_plan_view(model->image), prepared, &o, out, error);
+  if (status) burnish_prepared_leave(model->image);
+  return status;
+}
+
+int32_t burnish_context_make(const burnish_image *image, plan_view plan, unsigned char *prepared,
+                             const burnish_options *options, burnish_context **out, burnish_error *error) {
+  int32_t status = BURNISH_OK;
   burnish_context *c = array(1, sizeof *c);
   if (!c) return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
-  c->image = model->image;
+  c->image = image;
   c->device = &burnish_cpu;
-  c->plan = burnish_plan_view(c->image);
+  c->plan = plan;
+  c->prepared = prepared;
   c->error.step = -1;
   c->stale = 1;
-  c->pool = o.pool;
-  if (!c->pool && o.threads != 1) {
-    status = burnish_pool_create(o.threads, &c->pool, error);
+  c->pool = options->pool;
+  if (!c->pool && options->threads != 1) {
+    status = burnish_pool_create(options->threads, &c->pool, error);
     c->owns_pool = 1;
   } else if (c->pool && c->pool->abi != BURNISH_POOL_ABI) {
     c->pool = NULL;
@@ -101,18 +119,24 @@ int32_t burnish_create(const burnish_api *model, const burnish_options *options,
   c->threads = c->pool ? c->pool->threads : 1;
   if (!status) status = allocate(c, error);
   if (status) {
-    burnish_destroy(c);
+    burnish_context_free(c);
     return status;
   }
   if (c->threads == 1 && !c->owns_pool) c->pool = NULL;
   fill_calls(c);
-  populate_weights(c->image);
+  populate_weights(c);
   *out = c;
   return BURNISH_OK;
 }
 
 void burnish_destroy(burnish_context *c) {
   if (!c) return;
+  const burnish_image *image = c->image;
+  burnish_context_free(c);
+  burnish_prepared_leave(image);
+}
+
+void burnish_context_free(burnish_context *c) {
   if (c->owns_pool) burnish_pool_destroy(c->pool);
   if (c->ios) {
     uint64_t count = (uint64_t)c->plan.header->input_count + c->plan.header->output_count;
@@ -134,17 +158,28 @@ static void *slot_memory(burnish_context *c, uint64_t slot) {
   return s->own;
 }
 
-int32_t burnish_context_resolve(burnish_context *c) {
-  const plan_header *h = c->plan.header;
-  for (uint32_t i = 0; i < h->arg_count; i++) {
-    const plan_arg *arg = &c->plan.args[i];
-    unsigned char *base = arg->space == SPACE_ARENA     ? c->memory
-                          : arg->space == SPACE_WEIGHTS ? (unsigned char *)(uintptr_t)c->image->weights
-                          : arg->space == SPACE_INPUT ? slot_memory(c, arg->index)
-                                                      : slot_memory(c, (uint64_t)h->input_count + arg->index);
-    if (!base) return burnish_fail(&c->error, BURNISH_NO_MEMORY, -1, "no memory for an input or output");
-    c->buffers[i] = base + arg->offset;
+static unsigned char *base_of(burnish_context *c, const plan_arg *arg) {
+  switch (arg->space) {
+    case SPACE_ARENA:
+      return c->memory;
+    case SPACE_INPUT:
+      return slot_memory(c, arg->index);
+    case SPACE_OUTPUT:
+      return slot_memory(c, (uint64_t)c->plan.header->input_count + arg->index);
+    default:
+      return weights_of(c, arg->space);
   }
+}
+
+int32_t burnish_context_resolve(burnish_context *c) {
+  for (uint32_t s = 0; s < c->plan.step_count; s++)
+    for (uint32_t i = 0; i < c->plan.steps[s].arg_count; i++) {
+      uint32_t number = c->plan.steps[s].first_arg + i;
+      const plan_arg *arg = &c->plan.args[number];
+      unsigned char *base = base_of(c, arg);
+      if (!base) return burnish_fail(&c->error, BURNISH_NO_MEMORY, -1, "no memory for an input or output");
+      c->buffers[number] = base + arg->offset;
+    }
   c->stale = 0;
   return BURNISH_OK;
 }

@@ -39,7 +39,8 @@ struct burnish_context {
   burnish_pool *pool; /* NULL with one thread */
   int owns_pool;
   int32_t threads;
-  unsigned char *memory; /* arena, then scratch of each worker */
+  unsigned char *prepared; /* the module's */
+  unsigned char *memory;   /* arena, then scratch of each worker */
   uint64_t scratch_at;
   io_slot *ios;         /* inputs, then outputs */
   void **buffers;       /* by argument number */
@@ -64,7 +65,18 @@ struct burnish_context {
 
 void burnish_gang_wait(const burnish_call *call, int32_t worker);
 
+/* A context for the steps of `plan`, one of the image's views, both of which were checked. */
+int32_t burnish_context_make(const burnish_image *image, plan_view plan, unsigned char *prepared,
+                             const burnish_options *options, burnish_context **context, burnish_error *error);
+void burnish_context_free(burnish_context *context);
+
 /* Fills `buffers` from the bindings, giving own memory where nothing is bound. */
 int32_t burnish_context_resolve(burnish_context *context);
+
+/* One user more or less of an image's prepared weights. The first one, whose options these are, waits until
+ * the setup steps have run; the memory is NULL where there are none. */
+int32_t burnish_prepared_take(const burnish_image *image, const burnish_options *options,
+                              unsigned char **memory, burnish_error *error);
+void burnish_prepared_leave(const burnish_image *image);
 
 #endif

@@ -33,7 +33,7 @@ static int32_t run_whole(const burnish_context *c, uint32_t s) {
 static int32_t run_alone(burnish_context *c, uint32_t *failed) {
   int64_t *ns = c->nanoseconds;
   int64_t before = ns ? burnish_now_ns() : 0;
-  for (uint32_t s = 0; s < c->plan.header->step_count; s++) {
+  for (uint32_t s = 0; s < c->plan.step_count; s++) {
     int32_t code = run_whole(c, s);
     if (ns) {
       int64_t now = burnish_now_ns();
@@ -166,7 +166,7 @@ static int32_t run_with_help(burnish_context *c, uint32_t *failed) {
   int64_t *ns = c->nanoseconds;
   int64_t before = ns ? burnish_now_ns() : 0;
   int32_t code = BURNISH_OK;
-  for (uint32_t s = 0; s < c->plan.header->step_count && !code; s++) {
+  for (uint32_t s = 0; s < c->plan.step_count && !code; s++) {
     const plan_step *step = &c->plan.steps[s];
     if (step->kind == STEP_COPY || (!step->gang && step->tasks < 2)) {
       code = run_whole(c, s);

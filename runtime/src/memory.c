@@ -12,6 +12,7 @@ const burnish_api burnish_runtime = BURNISH_TABLE(NULL);
 typedef struct memory_module {
   burnish_api api; /* first: its address is the module's */
   burnish_image image;
+  burnish_prepared prepared;
 } memory_module;
 
 int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void *weights,
@@ -19,6 +20,13 @@ int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void 
                               const burnish_api **out, burnish_error *error);
 void burnish_module_destroy(const burnish_api *model);
 uint64_t burnish_checksum_of(const void *data, uint64_t bytes);
+
+static void destroy(memory_module *m) {
+  pthread_mutex_destroy(&m->prepared.lock);
+  free((void *)(uintptr_t)m->image.plan);
+  free((void *)(uintptr_t)m->image.kernels);
+  free(m);
+}
 
 /* Copies plan and kernel table; `weights` (64-byte aligned) and the kernels must outlive the module. */
 int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void *weights,
@@ -39,22 +47,23 @@ int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void 
   if (plan_bytes) memcpy(plan_copy, plan, (size_t)plan_bytes);
   if (kernel_count) memcpy(kernels_copy, kernels, (size_t)kernel_count * sizeof *kernels);
   m->image = (burnish_image){plan_copy,     plan_bytes,   weights_bytes ? weights : no_weights,
-                             weights_bytes, kernels_copy, kernel_count};
+                             weights_bytes, kernels_copy, kernel_count, &m->prepared, 0};
+  pthread_mutex_init(&m->prepared.lock, NULL);
   m->api = (burnish_api)BURNISH_TABLE(&m->image);
-  int32_t status = burnish_check(&m->api, error);
+  burnish_options all_cores = BURNISH_OPTIONS;
+  all_cores.threads = 0;
+  int32_t status = burnish_prepare(&m->api, &all_cores, error);
   if (status)
-    burnish_module_destroy(&m->api);
+    destroy(m);
   else
     *out = &m->api;
   return status;
 }
 
 void burnish_module_destroy(const burnish_api *model) {
-  memory_module *m = (memory_module *)(uintptr_t)model;
-  if (!m) return;
-  free((void *)(uintptr_t)m->image.plan);
-  free((void *)(uintptr_t)m->image.kernels);
-  free(m);
+  if (!model) return;
+  burnish_unprepare(model);
+  destroy((memory_module *)(uintptr_t)model);
 }
 
 uint64_t burnish_checksum_of(const void *data, uint64_t bytes) { return burnish_checksum(data, bytes); }

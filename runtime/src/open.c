@@ -150,6 +150,18 @@ static int32_t load(const char *path, uint64_t checksum, burnish_file *file, bur
   return file->api->check(file->api, error);
 }
 
+static int32_t prepare(burnish_file *file, int32_t threads, burnish_error *error) {
+  burnish_options options = BURNISH_OPTIONS;
+  options.threads = threads;
+  return file->api->prepare(file->api, &options, error);
+}
+
+static void unload(burnish_file *file) {
+  if (file->handle) dlclose(file->handle);
+  file->api = NULL;
+  file->handle = NULL;
+}
+
 int32_t burnish_open(const char *path, const burnish_open_options *options, burnish_file *file,
                      burnish_error *error) {
   int32_t status;
@@ -160,12 +172,12 @@ int32_t burnish_open(const char *path, const burnish_open_options *options, burn
   file->handle = NULL;
   status = check_file(path, options && options->verify_digest, &checksum, error);
   if (!status) status = load(path, checksum, file, error);
-  if (status) burnish_close(file);
+  if (!status) status = prepare(file, options ? options->threads : 0, error);
+  if (status) unload(file);
   return status;
 }
 
 void burnish_close(burnish_file *file) {
-  if (file->handle) dlclose(file->handle);
-  file->api = NULL;
-  file->handle = NULL;
+  if (file->api) file->api->unprepare(file->api);
+  unload(file);
 }

@@ -8,7 +8,7 @@
 #error "plans are little-endian"
 #endif
 
-_Static_assert(sizeof(plan_header) == 88, "module format");
+_Static_assert(sizeof(plan_header) == 104, "module format");
 _Static_assert(sizeof(plan_io) == 24, "module format");
 _Static_assert(sizeof(plan_step) == 56, "module format");
 _Static_assert(sizeof(plan_arg) == 24, "module format");
@@ -37,7 +37,10 @@ plan_view burnish_plan_view(const burnish_image *image) {
   v.ios = (const plan_io *)(const void *)at;
   at += ((uint64_t)v.header->input_count + v.header->output_count) * sizeof(plan_io);
   v.steps = (const plan_step *)(const void *)at;
-  at += (uint64_t)v.header->step_count * sizeof(plan_step);
+  v.step_count = v.header->step_count;
+  v.arena_bytes = v.header->arena_bytes;
+  v.scratch_bytes = v.header->scratch_bytes;
+  at += ((uint64_t)v.header->step_count + v.header->setup_count) * sizeof(plan_step);
   v.args = (const plan_arg *)(const void *)at;
   at += (uint64_t)v.header->arg_count * sizeof(plan_arg);
   v.dims = (const int64_t *)(const void *)at;
@@ -46,6 +49,32 @@ plan_view burnish_plan_view(const burnish_image *image) {
   v.features = v.kernel_names + v.header->kernel_count;
   v.strings = (const char *)(v.features + v.header->feature_count);
   return v;
+}
+
+static plan_view setup_steps(const burnish_image *image) {
+  plan_view v = burnish_plan_view(image);
+  v.steps += v.step_count;
+  v.step_count = v.header->setup_count;
+  return v;
+}
+
+plan_view burnish_setup_view(const burnish_image *image) {
+  plan_view v = setup_steps(image);
+  v.arena_bytes = burnish_used_bytes(&v, SPACE_ARENA);
+  v.scratch_bytes = 0;
+  for (uint32_t s = 0; s < v.step_count; s++)
+    if (v.steps[s].scratch > v.scratch_bytes) v.scratch_bytes = v.steps[s].scratch;
+  return v;
+}
+
+uint64_t burnish_used_bytes(const plan_view *plan, uint32_t space) {
+  uint64_t end = 0;
+  for (uint32_t s = 0; s < plan->step_count; s++)
+    for (uint32_t i = 0; i < plan->steps[s].arg_count; i++) {
+      const plan_arg *arg = &plan->args[plan->steps[s].first_arg + i];
+      if (arg->space == space && arg->offset + arg->nbytes > end) end = arg->offset + arg->nbytes;
+    }
+  return end;
 }
 
 static int32_t bad(burnish_error *error, const char *what) {
@@ -86,14 +115,15 @@ static int32_t check_header(const burnish_image *image, burnish_error *error) {
                         "the plan has format version %u, this runtime reads %u; compile the model again",
                         h->version, BURNISH_PLAN_VERSION);
   sections = sizeof *h + ((uint64_t)h->input_count + h->output_count) * sizeof(plan_io) +
-             (uint64_t)h->step_count * sizeof(plan_step) + (uint64_t)h->arg_count * sizeof(plan_arg) +
-             (uint64_t)h->dim_count * 8 + ((uint64_t)h->kernel_count + h->feature_count) * 4 +
-             h->string_bytes;
+             ((uint64_t)h->step_count + h->setup_count) * sizeof(plan_step) +
+             (uint64_t)h->arg_count * sizeof(plan_arg) + (uint64_t)h->dim_count * 8 +
+             ((uint64_t)h->kernel_count + h->feature_count) * 4 + h->string_bytes;
   if (h->total_bytes != image->plan_bytes || sections != image->plan_bytes)
     return bad(error, "the plan's sections do not add up to its size");
-  if (h->input_count > INT32_MAX || h->output_count > INT32_MAX || h->step_count > MAX_STEPS)
+  if (h->input_count > INT32_MAX || h->output_count > INT32_MAX || h->step_count > MAX_STEPS ||
+      h->setup_count > MAX_STEPS)
     return bad(error, "the plan counts too many steps, inputs or outputs");
-  if (h->arena_bytes > MAX_BYTES || h->scratch_bytes > MAX_BYTES)
+  if (h->arena_bytes > MAX_BYTES || h->prepared_bytes > MAX_BYTES || h->scratch_bytes > MAX_BYTES)
     return bad(error, "the plan asks for too much memory");
   if (h->weights_bytes != image->weights_bytes || (uintptr_t)image->weights % 64)
     return bad(error, "the weights' size or alignment is not the plan's");
@@ -137,8 +167,11 @@ static int arg_is_inside(const plan_view *v, const plan_arg *arg) {
       break;
     case SPACE_ARENA:
     case SPACE_WEIGHTS:
+    case SPACE_PREPARED:
       if (arg->index || arg->offset % 64) return 0;
-      limit = arg->space == SPACE_ARENA ? h->arena_bytes : h->weights_bytes;
+      limit = arg->space == SPACE_ARENA     ? h->arena_bytes
+              : arg->space == SPACE_WEIGHTS ? h->weights_bytes
+                                            : h->prepared_bytes;
       break;
     default:
       return 0;
@@ -146,11 +179,19 @@ static int arg_is_inside(const plan_view *v, const plan_arg *arg) {
   return arg->offset <= limit && arg->nbytes <= limit - arg->offset;
 }
 
-static int32_t check_steps(const plan_view *v, burnish_error *error) {
-  const plan_header *h = v->header;
-  for (uint32_t i = 0; i < h->arg_count; i++)
+static int32_t check_args(const plan_view *v, burnish_error *error) {
+  for (uint32_t i = 0; i < v->header->arg_count; i++)
     if (!arg_is_inside(v, &v->args[i])) return bad(error, "a kernel's argument lies outside of its memory");
-  for (uint32_t i = 0; i < h->step_count; i++) {
+  return BURNISH_OK;
+}
+
+static int is_writable(const plan_arg *arg, int setup) {
+  return arg->space == SPACE_ARENA || arg->space == (setup ? SPACE_PREPARED : SPACE_OUTPUT);
+}
+
+static int32_t check_steps(const plan_view *v, int setup, burnish_error *error) {
+  const plan_header *h = v->header;
+  for (uint32_t i = 0; i < v->step_count; i++) {
     const plan_step *s = &v->steps[i];
     const plan_arg *args = v->args + s->first_arg;
     if (s->kind != STEP_CALL && s->kind != STEP_COPY)
@@ -163,11 +204,22 @@ static int32_t check_steps(const plan_view *v, burnish_error *error) {
     if (s->kind == STEP_CALL && s->kernel >= h->kernel_count) return bad(error, "a step names no kernel");
     if (s->tasks > (uint64_t)INT64_MAX / 2 || s->scratch > h->scratch_bytes || s->gang > 1)
       return bad(error, "a step's tasks or scratch memory are out of range");
-    if (s->kind == STEP_COPY && (s->arg_count != 2 || args[0].nbytes != args[1].nbytes ||
-                                 args[1].space == SPACE_INPUT || args[1].space == SPACE_WEIGHTS))
+    for (uint32_t a = 0; setup && a < s->arg_count; a++)
+      if (args[a].space == SPACE_INPUT || args[a].space == SPACE_OUTPUT)
+        return bad(error, "a setup step takes an input or output");
+    if (s->kind == STEP_COPY &&
+        (s->arg_count != 2 || args[0].nbytes != args[1].nbytes || !is_writable(&args[1], setup)))
       return bad(error, "a copy does not have a source and a target of one size");
   }
   return BURNISH_OK;
+}
+
+static int32_t check_setup(const burnish_image *image, burnish_error *error) {
+  plan_view v = setup_steps(image);
+  int32_t status = check_steps(&v, 1, error);
+  if (!status && (burnish_used_bytes(&v, SPACE_PREPARED) + 63) / 64 * 64 != v.header->prepared_bytes)
+    return bad(error, "the setup steps' memory is not what they use");
+  return status;
 }
 
 int32_t burnish_plan_check(const burnish_image *image, burnish_error *error) {
@@ -180,5 +232,7 @@ int32_t burnish_plan_check(const burnish_image *image, burnish_error *error) {
   if (v.header->name >= v.header->string_bytes || v.header->target >= v.header->string_bytes)
     return bad(error, "a name lies outside of the plan");
   status = check_ios(&v, error);
-  return status ? status : check_steps(&v, error);
+  if (!status) status = check_args(&v, error);
+  if (!status) status = check_steps(&v, 0, error);
+  return status ? status : check_setup(image, error);
 }

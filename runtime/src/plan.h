@@ -2,23 +2,24 @@
 #ifndef BURNISH_PLAN_H
 #define BURNISH_PLAN_H
 
+#include <pthread.h>
 #include <stddef.h>
 
 #include "burnish.h"
 
-#define BURNISH_PLAN_VERSION 1u
+#define BURNISH_PLAN_VERSION 2u
 
 enum { STEP_CALL = 0, STEP_COPY = 1 };
-enum { SPACE_INPUT = 0, SPACE_OUTPUT = 1, SPACE_ARENA = 2, SPACE_WEIGHTS = 3 };
+enum { SPACE_INPUT = 0, SPACE_OUTPUT = 1, SPACE_ARENA = 2, SPACE_WEIGHTS = 3, SPACE_PREPARED = 4 };
 
 typedef struct plan_header {
   char magic[8];
   uint32_t version, header_bytes;
   uint64_t total_bytes;
-  uint64_t arena_bytes, weights_bytes, scratch_bytes;
+  uint64_t arena_bytes, weights_bytes, prepared_bytes, scratch_bytes;
   uint32_t input_count, output_count, kernel_count, feature_count;
-  uint32_t step_count, arg_count, dim_count, string_bytes;
-  uint32_t name, target;
+  uint32_t step_count, setup_count, arg_count, dim_count, string_bytes;
+  uint32_t name, target, reserved;
 } plan_header;
 
 typedef struct plan_io {
@@ -36,6 +37,13 @@ typedef struct plan_arg {
   uint64_t offset, nbytes;
 } plan_arg;
 
+/* What the setup steps make of a module's weights: made for the first user, gone after the last. */
+typedef struct burnish_prepared {
+  pthread_mutex_t lock;
+  int64_t users;
+  unsigned char *memory;
+} burnish_prepared;
+
 /* What a module consists of; the table's private pointer. */
 typedef struct burnish_image {
   const unsigned char *plan;
@@ -44,12 +52,16 @@ typedef struct burnish_image {
   uint64_t weights_bytes;
   const burnish_kernel *kernels;
   uint64_t kernel_count;
+  burnish_prepared *prepared;
+  int32_t mapped; /* the weights are pages of a file, which can be read again */
 } burnish_image;
 
 typedef struct plan_view {
   const plan_header *header;
   const plan_io *ios; /* inputs, then outputs */
   const plan_step *steps;
+  uint32_t step_count;
+  uint64_t arena_bytes, scratch_bytes; /* that the steps need */
   const plan_arg *args;
   const int64_t *dims;
   const uint32_t *kernel_names;
@@ -59,6 +71,12 @@ typedef struct plan_view {
 
 /* Pointers into a plan that plan_check has accepted. */
 plan_view burnish_plan_view(const burnish_image *image);
+
+/* The same, with the setup steps as its steps. */
+plan_view burnish_setup_view(const burnish_image *image);
+
+/* The end of what the steps of a view touch of a space. */
+uint64_t burnish_used_bytes(const plan_view *plan, uint32_t space);
 
 /* BURNISH_OK only if every number in the plan is in range, so that no later code needs to check. */
 int32_t burnish_plan_check(const burnish_image *image, burnish_error *error);

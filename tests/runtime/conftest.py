@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,10 @@ class Kernels:
         self.library = ctypes.CDLL(str(folder / "kernels.so"))
 
     def addresses(self, plan: Plan) -> list[int]:
-        return [ctypes.cast(getattr(self.library, k), ctypes.c_void_p).value or 0 for k in plan.kernels]
+        return [self.address(k) for k in plan.kernels]
+
+    def address(self, kernel: str) -> int:
+        return ctypes.cast(getattr(self.library, kernel), ctypes.c_void_p).value or 0
 
     def module(self, plan: Plan, weights: np.ndarray | bytes | None = None) -> Module:
         verify(plan)
@@ -55,8 +59,25 @@ def chain_plan(features: tuple[str, ...] = (), tasks: int = 64) -> Plan:
     return Plan("chain", "x86-64", features, *io, 2 * NBYTES, NBYTES, steps)
 
 
-def chain_meaning(x: np.ndarray) -> np.ndarray:
-    return ((x + 1) * WEIGHTS.reshape(64, 16))[:, ::-1]
+def prepared_plan() -> Plan:
+    """y = reverse((x + 1) · (weights + 1)): the weights are added to when the module is opened."""
+    plan = chain_plan()
+    stored, made = BufferRef.weights(0, NBYTES, "stored"), BufferRef.prepared(0, NBYTES, "made")
+    add, multiply, reverse = plan.steps
+    assert isinstance(add, KernelCall) and isinstance(multiply, KernelCall)
+    setup = (
+        replace(add, node="Copy", args=(stored, BufferRef.arena(0, NBYTES, "copied"))),
+        replace(
+            add, kernel="reverse", node="There", args=(BufferRef.arena(0, NBYTES, "copied"), made), scratch=64
+        ),
+        replace(add, kernel="reverse", node="Back", args=(made, made), scratch=64),
+    )
+    product = replace(multiply, args=(multiply.args[0], made, multiply.args[2]))
+    return replace(plan, steps=(add, product, reverse), setup=setup, prepared_size=NBYTES)
+
+
+def chain_meaning(x: np.ndarray, weights: np.ndarray = WEIGHTS) -> np.ndarray:
+    return ((x + 1) * weights.reshape(64, 16))[:, ::-1]
 
 
 def some_rows(seed: int = 0) -> np.ndarray:

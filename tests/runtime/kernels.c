@@ -3,6 +3,12 @@
 
 #define ROW 16
 
+/* Touches no memory, whatever the plan says. */
+int32_t nothing(const burnish_call *call, int64_t begin, int64_t end, int32_t worker) {
+  (void)call, (void)begin, (void)end, (void)worker;
+  return 0;
+}
+
 /* y = x + 1 */
 int32_t add_one(const burnish_call *call, int64_t begin, int64_t end, int32_t worker) {
   const float *x = call->buffers[0];

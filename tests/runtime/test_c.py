@@ -15,7 +15,7 @@ from burnish.compiler.ir.types import F32, TensorType
 from burnish.runtime import build
 from burnish.runtime.build import include_dir, link_module
 
-from .conftest import NBYTES, ROWS, WEIGHTS, chain_meaning, chain_plan, some_rows
+from .conftest import NBYTES, ROWS, WEIGHTS, chain_meaning, chain_plan, prepared_plan, some_rows
 from .test_run import gang_plan, gather_plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -47,6 +47,7 @@ def examples(tmp_path_factory, require_tool) -> Path:
 def modules(kernels, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("modules")
     link(kernels, chain_plan(), folder / "chain.so", WEIGHTS.tobytes())
+    link(kernels, prepared_plan(), folder / "prepared.so", WEIGHTS.tobytes())
     link(kernels, gang_plan(), folder / "gang.so")
     link(kernels, gather_plan(), folder / "gather.so")
     return folder
@@ -143,7 +144,7 @@ int main(void) { printf("%g %g\\n", first(&burnish_one), first(&burnish_two)); }
 def test_two_archives_in_one_application(kernels, tmp_path, require_tool):
     """Both archives hold the same kernel and runtime symbols; none may leak."""
     link(kernels, chain_plan(), tmp_path / "one.a", WEIGHTS.tobytes())
-    link(kernels, chain_plan(), tmp_path / "two.a", (WEIGHTS + 7).tobytes())
+    link(kernels, prepared_plan(), tmp_path / "two.a", (WEIGHTS + 6).tobytes())
     (tmp_path / "main.c").write_text(TWO_MODELS)
     cc = [require_tool("cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-I."]
     execute(*cc, "main.c", "one.a", "two.a", "-pthread", "-lm", "-o", "main", cwd=tmp_path)
@@ -152,7 +153,7 @@ def test_two_archives_in_one_application(kernels, tmp_path, require_tool):
 
 def test_valgrind_finds_nothing(examples, modules, require_tool):
     command = [require_tool("valgrind"), "-q", "--error-exitcode=9", "--leak-check=full"]
-    for module, threads in (("chain", 1), ("chain", 2), ("gang", 2)):
+    for module, threads in (("chain", 1), ("chain", 2), ("gang", 2), ("prepared", 1), ("prepared", 2)):
         execute(*command, examples / "c/main", modules / f"{module}.so", "--repeat", 3, "--threads", threads)
 
 
@@ -201,7 +202,7 @@ def sanitized_plan() -> Plan:
     result, work = BufferRef.arena(2 * NBYTES + 256, 256), BufferRef.arena(2 * NBYTES + 512, 512)
     clear = KernelCall("add_one", "Clear", (BufferRef.input(0, 256), vector), (1,), 4)
     gang = KernelCall("rotate", "Gang", (vector, result, work), (1, 2), 64, gang=True)
-    plan = chain_plan()
+    plan = prepared_plan()
     return replace(plan, arena_size=2 * NBYTES + 1024, steps=(*plan.steps, clear, gang, plan.steps[-1]))
 
 

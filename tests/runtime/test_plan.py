@@ -10,7 +10,7 @@ from burnish.compiler.ir.plan import BufferRef, Copy, KernelCall, PlanIO, encode
 from burnish.compiler.ir.types import F32, Layout, TensorType
 from burnish.errors import InternalError, RunError
 
-from .conftest import NBYTES, ROWS, WEIGHTS, chain_meaning, chain_plan, some_rows
+from .conftest import NBYTES, ROWS, WEIGHTS, chain_meaning, chain_plan, prepared_plan, some_rows
 
 PYTHON_KERNELS = {
     "add_one": lambda b, begin, end, worker: np.add(_rows(b[0]), 1, out=_rows(b[1])) is None,
@@ -31,9 +31,12 @@ def test_text_parses_back():
     plan = replace(plan, steps=(*plan.steps, copy, gang))
     assert parse(str(plan)) == plan
     assert str(parse(str(plan))) == str(plan)
+    assert parse(str(prepared_plan())) == prepared_plan()
 
 
-@pytest.mark.parametrize("text", ["", "plan", 'plan "a" target "b" features "" arena 0 weights 0\nfoo'])
+@pytest.mark.parametrize(
+    "text", ["", "plan", 'plan "a" target "b" features "" arena 0 weights 0 prepared 0\nfoo']
+)
 def test_text_that_does_not_parse(text):
     with pytest.raises(InternalError, match="plan text"):
         parse(text)
@@ -52,6 +55,15 @@ def _arg(plan, number, position, ref):
 
 
 PLAN = chain_plan()
+PREPARED = prepared_plan()
+
+
+def _setup(number, **changes):
+    setup = list(PREPARED.setup)
+    setup[number] = replace(setup[number], **changes)
+    return replace(PREPARED, setup=tuple(setup))
+
+
 IN, OUT = BufferRef.input, BufferRef.output
 BROKEN = {
     "outside": replace(PLAN, arena_size=NBYTES),
@@ -63,6 +75,11 @@ BROKEN = {
     "while it reads": _arg(PLAN, 1, 2, BufferRef.arena(64, NBYTES)),
     "of 3 arguments": _step(PLAN, 1, writes=(3,)),
     "must not be negative": _step(PLAN, 0, tasks=-1),
+    "prepared 64, but the setup makes 0": replace(PLAN, prepared_size=64),
+    "not there yet": _setup(0, args=(BufferRef.input(0, NBYTES), BufferRef.arena(0, NBYTES))),
+    "writes to weights": _setup(2, args=(BufferRef.prepared(0, NBYTES), BufferRef.weights(0, NBYTES))),
+    "writes to prepared": replace(PREPARED, steps=(PREPARED.setup[2], *PREPARED.steps)),
+    r"setup step 0 .*never written": replace(PREPARED, setup=PREPARED.setup[1:]),
     "plain layout": replace(PLAN, inputs=(PlanIO("x", replace(ROWS, layout=Layout((1, 0)))),)),
 }
 
@@ -70,6 +87,7 @@ BROKEN = {
 @pytest.mark.parametrize("reason", BROKEN)
 def test_verify_refuses(reason):
     verify(PLAN)
+    verify(PREPARED)
     with pytest.raises(InternalError, match=reason):
         verify(BROKEN[reason])
 
@@ -84,6 +102,8 @@ def test_interpret_is_the_meaning():
     x = some_rows()
     got = interpret(PLAN, PYTHON_KERNELS, {"x": x}, WEIGHTS.tobytes())["y"]
     np.testing.assert_array_equal(got, chain_meaning(x))
+    got = interpret(PREPARED, PYTHON_KERNELS, {"x": x}, WEIGHTS.tobytes())["y"]
+    np.testing.assert_array_equal(got, chain_meaning(x, WEIGHTS + 1))
 
 
 def test_interpret_names_the_failing_node():

@@ -1,0 +1,88 @@
+/* Weights that a module stores in one form and uses in another: its setup steps make them, once. */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+
+#include "api.h"
+#include "context.h"
+
+/* The stored weights that only the setup steps read stand behind the others; their pages may go. */
+static void drop_sources(const burnish_image *image) {
+#if defined(MADV_DONTNEED)
+  const uintptr_t page = 4096;
+  plan_view run = burnish_plan_view(image);
+  uintptr_t begin = (uintptr_t)image->weights + burnish_used_bytes(&run, SPACE_WEIGHTS),
+            end = ((uintptr_t)image->weights + image->weights_bytes) / page * page;
+  begin = (begin + page - 1) / page * page;
+  if (image->mapped && begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
+#else
+  (void)image;
+#endif
+}
+
+static int32_t run_setup(const burnish_image *image, unsigned char *memory, const burnish_options *options,
+                         burnish_error *error) {
+  burnish_context *c;
+  const burnish_options alone = BURNISH_OPTIONS;
+  int32_t status = burnish_context_make(image, burnish_setup_view(image), memory, options, &c, error);
+  if (status == BURNISH_NO_THREAD)
+    status = burnish_context_make(image, burnish_setup_view(image), memory, &alone, &c, error);
+  if (status) return status;
+  status = burnish_run(c);
+  if (status && error) *error = c->error;
+  burnish_context_free(c);
+  return status;
+}
+
+static int32_t prepare(const burnish_image *image, const burnish_options *options, burnish_error *error) {
+  uint64_t bytes = burnish_plan_view(image).header->prepared_bytes;
+  unsigned char *memory = burnish_cpu.allocate(bytes);
+  int32_t status;
+  if (!memory)
+    return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory: this module's weights need %llu bytes",
+                        (unsigned long long)bytes);
+  status = run_setup(image, memory, options, error);
+  if (status) {
+    burnish_cpu.release(memory);
+    return status;
+  }
+  drop_sources(image);
+  image->prepared->memory = memory;
+  return BURNISH_OK;
+}
+
+int32_t burnish_prepared_take(const burnish_image *image, const burnish_options *options,
+                              unsigned char **memory, burnish_error *error) {
+  burnish_prepared *p = image->prepared;
+  int32_t status = BURNISH_OK;
+  if (!burnish_plan_view(image).header->prepared_bytes) return BURNISH_OK;
+  pthread_mutex_lock(&p->lock);
+  if (!p->users) status = prepare(image, options, error);
+  if (!status) p->users++;
+  if (memory) *memory = p->memory;
+  pthread_mutex_unlock(&p->lock);
+  return status;
+}
+
+void burnish_prepared_leave(const burnish_image *image) {
+  burnish_prepared *p = image->prepared;
+  if (!burnish_plan_view(image).header->prepared_bytes) return;
+  pthread_mutex_lock(&p->lock);
+  if (!--p->users) {
+    burnish_cpu.release(p->memory);
+    p->memory = NULL;
+  }
+  pthread_mutex_unlock(&p->lock);
+}
+
+int32_t burnish_prepare(const burnish_api *model, const burnish_options *options, burnish_error *error) {
+  burnish_options o = BURNISH_OPTIONS;
+  int32_t status;
+  if (options && options->size < sizeof o)
+    return burnish_fail(error, BURNISH_BAD_ARGUMENT, -1,
+                        "prepare: start from BURNISH_OPTIONS, which sets `size`");
+  if (options) o = *options;
+  status = burnish_check(model, error);
+  return status ? status : burnish_prepared_take(model->image, &o, NULL, error);
+}
+
+void burnish_unprepare(const burnish_api *model) { burnish_prepared_leave(model->image); }
