@@ -11,10 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..compiler.ops.fused import FusedOp
 from ..compiler.target import get_target, host_threads
 from ..frontends.onnx.importer import import_onnx
-from ..graph_passes.alternatives import alternatives
+from ..graph_passes.alternatives import alternatives, decides, fused
 from ..graph_passes.plan_layout import MODES, LayoutPlan, PlanOptions, plan_layout
 from ..graph_passes.predict import PredictedCost
 from ..pipeline import optimise
@@ -47,12 +46,12 @@ def command(model, target, shapes, dims, threads, accuracy):
         "node", "operators", "algorithm", "reads", "writes", "choices", "µs, predicted", box=box.SIMPLE
     )
     for n, node in enumerate(graph.nodes):
-        if not isinstance(node.op, FusedOp):
+        if not decides(node):
             continue
         d = chosen.decisions[n]
         options = len(alternatives(graph, node, block, accuracy))
         micros = f"{cost.node(graph, node, d) * 1e6:.0f}"
-        names = (node.name[:48], node.op.label[:40], d.algorithm)
+        names = (node.name[:48], fused(graph, node).label[:40], d.algorithm)
         table.add_row(*names, str(d.reads or "plain"), str(d.writes or "plain"), str(options), micros)
     console = Console()
     console.width = max(console.width, WIDTH) if not console.is_terminal else console.width

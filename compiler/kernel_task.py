@@ -43,7 +43,7 @@ class KernelTask:
 
     @property
     def transformed(self) -> str:
-        """The algorithm that the weights were transformed for; "" where they are those of `expr`."""
+        """The algorithm that was decided on, and that the weights are packed for; "" where any may do."""
         return getattr(self.op, "algorithm", "")
 
     def layout(self, name: str) -> Layout | None:

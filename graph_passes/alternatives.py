@@ -11,6 +11,7 @@ from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.matmul import MatMul
 from ..compiler.ops.movement import Concat, Reshape
+from ..compiler.ops.packed_recurrence import PACKED
 from ..compiler.templates.registry import ALGORITHMS
 from .fuse import kind_of
 
@@ -22,11 +23,11 @@ ANY = "any"
 
 @dataclass(frozen=True)
 class Decision:
-    """What one fused operator does. A layout of None is plain."""
+    """What one operator does. A layout of None is plain."""
 
     reads: Layout | None = None
     writes: Layout | None = None
-    algorithm: str = "direct"  # whichever template fits the layouts, or one of ALGORITHMS
+    algorithm: str = "direct"  # whichever template fits, on operands as they are, or one of ALGORITHMS
 
 
 def layouts_of(rank: int, block: int) -> tuple[Layout, ...]:
@@ -39,10 +40,42 @@ def layouts_of(rank: int, block: int) -> tuple[Layout, ...]:
 
 def alternatives(graph: Graph, node: Node, block: int, accuracy: float = ACCURACY) -> list[Decision]:
     """At least one; the first is always right."""
-    plain = Decision()
-    source = node.reads[0] if node.reads else ""
     if flattens(graph, node, block):
-        return [plain, *(Decision(lay, None) for lay in layouts_of(graph.types[source].rank, block))]
+        rank = graph.types[node.reads[0]].rank
+        return [Decision(), *(Decision(lay, None) for lay in layouts_of(rank, block))]
+    found = _layout_alternatives(graph, node, block)
+    if not decides(node):
+        return found
+    op = fused(graph, node)
+    anchor = next((n for n in op.graph.nodes if isinstance(n.op, (Conv, MatMul))), op.graph.nodes[0])
+    data = anchor.inputs[0] or ""
+    may_read = data in node.reads and may_move(graph, data, block)
+    for algorithm in ALGORITHMS.values():
+        if algorithm.error > accuracy or not algorithm.fits(op, block):
+            continue
+        if all(node.inputs[n] in graph.constants for n in algorithm.weights(op, block)):
+            pairs = algorithm.layouts(op, block)
+            found += [Decision(r, w, algorithm.name) for r, w in pairs if r is None or may_read]
+    return found
+
+
+def decides(node: Node) -> bool:
+    """Whether there may be a choice, so that costs are asked for."""
+    return isinstance(node.op, FusedOp) or type(node.op) in PACKED
+
+
+def fused(graph: Graph, node: Node) -> FusedOp:
+    """The operator, in a fused one of its own if it is none."""
+    if isinstance(node.op, FusedOp):
+        return node.op
+    values = (*node.reads, *node.outputs)
+    types = {v: graph.types[v] for v in values}
+    return FusedOp(Graph(node.name, node.reads, node.outputs, (node,), types))
+
+
+def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]:
+    """Those on weights as they are, or in blocks; the plain one first."""
+    plain = Decision()
     if not isinstance(node.op, FusedOp) or len(node.outputs) != 1:
         return [plain]
     result = graph.types[node.outputs[0]]
@@ -56,7 +89,7 @@ def alternatives(graph: Graph, node: Node, block: int, accuracy: float = ACCURAC
         return [plain, *reading]
     conv = convolution(node)
     if conv is not None:
-        return _convolution_alternatives(graph, node, conv, layouts, block, accuracy)
+        return _convolution_alternatives(graph, node, conv, layouts, block)
     if not _keeps_layout(graph, node, block):
         return [plain, *reading]
     if _is_elementwise(graph, node):  # a conversion on the way costs no pass of its own
@@ -81,7 +114,7 @@ def convolution(node: Node) -> Node | None:
 
 
 def _convolution_alternatives(
-    graph: Graph, node: Node, inner: Node, layouts: tuple[Layout, ...], block: int, accuracy: float
+    graph: Graph, node: Node, inner: Node, layouts: tuple[Layout, ...], block: int
 ) -> list[Decision]:
     data, weights = inner.inputs[0] or "", inner.inputs[1] or ""
     conv = inner.op
@@ -101,11 +134,6 @@ def _convolution_alternatives(
         found.append(Decision(blocked, blocked))
         if one_group or depthwise:
             found.append(Decision(last, last))
-    if data == node.op.graph.nodes[0].inputs[0]:
-        for algorithm in ALGORITHMS.values():
-            if algorithm.error <= accuracy and algorithm.fits(node.op, block):
-                pairs = algorithm.layouts(node.op, block)
-                found += [Decision(*p, algorithm.name) for p in pairs if p[0] is None or may_read]
     return found
 
 

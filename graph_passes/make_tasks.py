@@ -9,6 +9,7 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
 from ..compiler.kernel_task import KernelTask
 from ..compiler.ops.fused import FusedOp, expression
+from ..compiler.ops.packed_recurrence import Packed
 from ..compiler.target import Target
 from ..compiler.templates.registry import algorithms
 
@@ -79,6 +80,6 @@ def kernel_name(node: Node, graph: Graph) -> str:
     label = node.op.label if isinstance(node.op, FusedOp) else type(node.op).__name__.lower()
     result = graph.types[node.outputs[0]]
     layout = f"_{result.layout}" if result.layout else ""
-    if isinstance(node.op, FusedOp) and node.op.algorithm:
-        layout += f"_{node.op.algorithm}"
+    if isinstance(node.op, FusedOp | Packed):
+        layout += f"_{node.op.algorithm}" * bool(node.op.algorithm)
     return re.sub(r"\W", "_", f"{label[:80]}_{result.dtype}{layout}")

@@ -12,9 +12,8 @@ from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.matmul import MatMul
 from ..compiler.ops.packed_recurrence import PACKED
-from ..compiler.ops.packed_recurrence import pack_weights as pack_recurrence
 from ..compiler.templates.registry import ALGORITHMS
-from .alternatives import Decision
+from .alternatives import Decision, fused
 
 
 @dataclass
@@ -29,24 +28,25 @@ class Packer:
 
     def pack(self, node: Node, decision: Decision) -> Node:
         """The node with its constant weights packed for the decision."""
-        if type(node.op) in PACKED:
-            return self._recurrence(node)
+        node = self._flat(node)
+        if decision.algorithm in ALGORITHMS:
+            return self._decided(node, decision.algorithm)
         if not isinstance(node.op, FusedOp):
             return node
-        if decision.algorithm in ALGORITHMS:
-            return self._transformed(node, decision.algorithm)
         inputs = list(node.inputs)
-        for position, wanted in self._layouts(node, decision).items():
-            value = inputs[position]
-            assert value is not None
-            array, name = self.graph.constants[value], value
-            order = next((self.flattened[i] for i in node.reads if i in self.flattened), None)
-            if order is not None:
-                array, name = self._permuted_rows(node, array, order), f"{value}@flat"
-            inputs[position] = self._keep(
-                f"{name}@{wanted}", wanted.pack(array), replace(self.graph.types[value], layout=wanted)
-            )
+        for position, layout in self._layouts(node, decision).items():
+            inputs[position] = self._laid_out(inputs[position] or "", layout)
         return replace(node, inputs=tuple(inputs))
+
+    def _laid_out(self, value: str, layout: Layout) -> str:
+        array = layout.pack(self._constant(value))
+        return self._keep(f"{value}@{layout}", array, replace(self._type(value), layout=layout))
+
+    def _constant(self, value: str) -> np.ndarray:
+        return self.constants[value] if value in self.constants else self.graph.constants[value]
+
+    def _type(self, value: str) -> TensorType:
+        return self.types[value] if value in self.types else self.graph.types[value]
 
     def _keep(self, name: str, array: np.ndarray, type: TensorType) -> str:
         self.constants[name], self.types[name] = array, type
@@ -58,52 +58,51 @@ class Packer:
         assert isinstance(node.op, FusedOp)
         inside = node.op.graph
         for inner in inside.nodes:
-            weights = inner.inputs[1] if isinstance(inner.op, (Conv, MatMul)) else None
+            weights = inner.inputs[1] if isinstance(inner.op, Conv) else None
             if weights is None or weights not in inside.inputs or weights not in self.graph.constants:
                 continue
             held = self.graph.types[weights]
             if held.dtype.bytes != 4 or held.layout is not None:
                 continue
             position = inside.inputs.index(weights)
-            if isinstance(inner.op, Conv) and decision.writes is not None:
+            if decision.writes is not None:
                 blocks = ((1, self.block), (0, self.block))
                 both = bool(decision.reads and decision.reads.blocks) and held.dims[1] > 1
                 result[position] = Layout(tuple(range(held.rank)), blocks if both else blocks[1:])
-            elif isinstance(inner.op, MatMul) and held.rank == 2:
-                column = 0 if inner.op.trans_b else 1
-                result[position] = Layout((column, 1 - column), ((column, self.block),))
         return result
 
-    def _transformed(self, node: Node, algorithm: str) -> Node:
-        """The operator's weights as the algorithm wants them."""
-        assert isinstance(node.op, FusedOp)
+    def _decided(self, node: Node, algorithm: str) -> Node:
+        """The operator with its algorithm, and its weights as that wants them."""
         inputs = list(node.inputs)
-        for position, pack in ALGORITHMS[algorithm].weights(node.op, self.block).items():
-            value = inputs[position]
-            assert value is not None
-            array = pack(self.graph.constants[value])
+        for position, pack in ALGORITHMS[algorithm].weights(fused(self.graph, node), self.block).items():
+            value = inputs[position] or ""
+            if isinstance(pack, Layout):
+                inputs[position] = self._laid_out(value, pack)
+                continue
+            array = pack(self._constant(value))
             inputs[position] = self._keep(f"{value}@{algorithm}", array, TensorType(F32, array.shape))
-        return replace(node, op=replace(node.op, algorithm=algorithm), inputs=tuple(inputs))
+        if isinstance(node.op, FusedOp):
+            return replace(node, op=replace(node.op, algorithm=algorithm), inputs=tuple(inputs))
+        kept = inputs[: type(node.op).roles.index("lengths")]  # type: ignore[attr-defined]
+        op = PACKED[type(node.op)](**node.op.attributes(), algorithm=algorithm)
+        return replace(node, op=op, inputs=tuple(kept))
 
-    def _permuted_rows(self, node: Node, weights: np.ndarray, layout: Layout) -> np.ndarray:
-        """The weights of a matrix product whose left operand was flattened in the order of `layout`."""
+    def _flat(self, node: Node) -> Node:
+        """Weights of a matrix product whose left operand was flattened in the order of a layout follow it."""
+        flat = next((i for i in node.reads if i in self.flattened), None)
+        if flat is None:
+            return node
         assert isinstance(node.op, FusedOp)
-        flat = next(i for i in node.reads if i in self.flattened)
         product = next(n for n in node.op.graph.nodes if flat in n.reads)
+        weights = product.inputs[1] or ""
         assert isinstance(product.op, MatMul)
         source = self.graph.producers()[flat].reads[0]
         shape = (1, *self.graph.types[source].dims[1:])
-        order = layout.pack(np.arange(int(np.prod(shape))).reshape(shape)).ravel()
-        return weights[:, order] if product.op.trans_b else weights[order]
-
-    def _recurrence(self, node: Node) -> Node:
-        """A time loop with constant weights and sequences of full length streams its weights packed."""
-        op, graph = node.op, self.graph
-        weights = node.inputs[1]
-        *extras, lengths = [*node.inputs, *[None] * 6][2 : len(type(op).roles)]  # type: ignore[attr-defined]
-        f32 = graph.types[node.reads[0]].dtype is F32
-        if not f32 or weights is None or weights not in graph.constants or lengths is not None:
-            return node
-        array = pack_recurrence(graph.constants[weights], self.block)
-        packed = self._keep(f"{weights}@packed{self.block}", array, TensorType(F32, array.shape))
-        return replace(node, op=PACKED[type(op)](**op.attributes()), inputs=(node.inputs[0], packed, *extras))
+        order = self.flattened[flat].pack(np.arange(int(np.prod(shape))).reshape(shape)).ravel()
+        position = node.op.graph.inputs.index(weights)
+        value = node.inputs[position] or ""
+        array = self.graph.constants[value]
+        array = array[:, order] if product.op.trans_b else array[order]
+        inputs = list(node.inputs)
+        inputs[position] = self._keep(f"{value}@flat", array, self.graph.types[value])
+        return replace(node, inputs=tuple(inputs))

@@ -12,13 +12,19 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp
+from ..compiler.ops.matmul import MatMul
 from ..compiler.target import Target
 from ..compiler.templates.algorithm import Work
+from ..compiler.templates.products import product, sizes
 from ..compiler.templates.registry import ALGORITHMS
-from .alternatives import Decision, convolution
+from .alternatives import Decision, convolution, decides, fused
 
 CLOCK = 3.5e9  # Hz; targets do not name theirs, and it scales all costs alike
 DIRECT_RATE = 0.95  # of the peak
+PRODUCT_RATE = 0.85  # of matrices as they are
+STRIDED = 1.5  # the time of weights that lie row after row, over that of packed ones
+SERIAL = 4.0  # cycles of a product in a sum that fills no vectors
+BARRIER = 1500.0  # cycles until all cores are there
 PLAIN_RATE = 0.1  # convolutions that cannot fill vectors with channels
 LAST_RATE = 0.85  # channels last: pixels are further apart
 FIRST_RATE = 0.6  # few plain channels in, blocks out
@@ -37,26 +43,31 @@ class PredictedCost:
     threads: int
 
     @property
-    def multiply_adds(self) -> float:
-        """Of all lanes of a core in a second: two vectors a cycle, one where that takes two instructions."""
-        return self.target.lanes(4) * (2 if self.target.has_fma else 1) * CLOCK
+    def per_cycle(self) -> int:
+        """Multiply-adds of all lanes of a core: two vectors, or one where that takes two instructions."""
+        return self.target.lanes(4) * (2 if self.target.has_fma else 1)
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
-        if not isinstance(node.op, FusedOp):
+        if not decides(node):
             return 0.0
-        conv = convolution(node)
+        op = fused(graph, node)
         moved = sum(graph.types[v].nbytes for v in (*node.reads, *node.outputs) if v not in graph.constants)
         bytes = self._cached(moved, CACHE)
+        if decision.algorithm in ALGORITHMS:
+            return bytes + self._time(ALGORITHMS[decision.algorithm].work(op, self.target.lanes(4)))
+        if not isinstance(node.op, FusedOp):
+            return bytes + self._loops(op)
+        conv = convolution(node)
+        if product(op) is not None:
+            return bytes + self._product(graph, node, op)
         if conv is None:
             return bytes * (1.0 if decision.reads == decision.writes else CACHE / CONVERSION)
-        return bytes + self._convolution(node.op, conv, decision)
+        return bytes + self._convolution(op, conv, decision)
 
     def conversion(self, graph: Graph, value: str, source: Layout | None, target: Layout | None) -> float:
         return self._cached(2 * graph.types[value].nbytes, CONVERSION)
 
     def _convolution(self, op: FusedOp, conv: Node, decision: Decision) -> float:
-        if decision.algorithm in ALGORITHMS:
-            return self._time(ALGORITHMS[decision.algorithm].work(op, self.target.lanes(4)))
         weights = op.graph.types[conv.inputs[1] or ""]
         out = op.graph.types[conv.outputs[0]]
         products = out.size * weights.size / weights.dims[0]
@@ -72,12 +83,31 @@ class PredictedCost:
             rate = LAST_RATE
         return self._time(Work(products, rate, weights.nbytes))
 
-    def _cached(self, bytes: float, rate: float) -> float:
-        return bytes / (rate * CLOCK * self.threads)
+    def _product(self, graph: Graph, node: Node, op: FusedOp) -> float:
+        """Of matrices as they are; one that is stored transposed is copied first."""
+        inner = product(op)
+        assert inner is not None and isinstance(inner.op, MatMul)
+        batch, m, n, k = sizes(op)
+        matrix = op.graph.types[inner.inputs[1] or ""]
+        streamed = matrix.nbytes * STRIDED if inner.inputs[1] in node.reads else 0
+        copied = 2 * matrix.nbytes * CACHE / CONVERSION if inner.op.trans_b and m > 1 else 0.0
+        return self._time(Work(batch * m * n * k, PRODUCT_RATE, streamed, moved=copied))
+
+    def _loops(self, op: FusedOp) -> float:
+        """Of a recurrence in plain loops: one product after another, the rows of the batch at once."""
+        share, weights = (op.graph.types[v] for v in op.graph.inputs[:2])
+        steps, batch, _ = share.dims
+        cycles = SERIAL * steps * batch * weights.size
+        return self._time(Work(0.0, 1.0, weights.nbytes, other=cycles * self.per_cycle, cores=batch))
+
+    def _cached(self, bytes: float, rate: float, cores: int = 0) -> float:
+        return bytes / (rate * CLOCK * (cores or self.threads))
 
     def _time(self, work: Work) -> float:
         """Weights come from memory while the arithmetic runs, as far as prefetches keep both busy."""
-        lanes = (work.products / work.rate + work.other) / (self.multiply_adds * self.threads)
-        computed = lanes + self._cached(work.moved, CACHE)
-        streamed = work.streamed / (MEMORY * CLOCK * min(self.threads, MEMORY_CORES))
+        cores = min(self.threads, work.cores or self.threads)
+        lanes = (work.products / work.rate + work.other) / (self.per_cycle * cores * CLOCK)
+        waits = work.barriers * BARRIER / CLOCK if cores > 1 else 0.0
+        computed = lanes + self._cached(work.moved, CACHE, cores) + waits
+        streamed = work.streamed / (MEMORY * CLOCK * min(cores, MEMORY_CORES))
         return max(computed, streamed) + (1 - OVERLAP) * min(computed, streamed)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout, TensorType
 from ..compiler.kernel_task import KernelTask
-from ..compiler.ops.fused import FusedOp
 from ..compiler.target import Target
-from .alternatives import ANY, Decision, wanted
+from .alternatives import ANY, Decision, decides, wanted
 from .make_tasks import task_of
 from .pack_weights import Packer
 
@@ -25,7 +24,7 @@ class TaskCost:
     copy: Callable[[TensorType, Layout | None, Layout | None], float]
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
-        if not isinstance(node.op, FusedOp):
+        if not decides(node):
             return 0.0
         return self.task(decided_task(graph, node, decision, self.target, self.threads))
 

@@ -16,7 +16,7 @@ from .base import Op
 @dataclass(frozen=True, eq=False)
 class FusedOp(Op):
     """`graph` has this operator's inputs and outputs as its own. Weights are inputs; only one-element
-    constants are inside. `algorithm`: the weights are packed for that one of the templates' algorithms.
+    constants are inside. `algorithm`: the one of the templates' decided on; weights are packed for it.
     """
 
     graph: Graph

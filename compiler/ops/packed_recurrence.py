@@ -57,8 +57,14 @@ class Phase:
     cell: Callable[[dict[int, Expr], Expr, Expr], tuple[Stmt, ...]]
 
 
+@dataclass(frozen=True)
 class Packed:
-    """Mixed into a recurrence: its inputs with r packed, and no lengths."""
+    """Mixed into a recurrence: its inputs with r packed, and no lengths.
+
+    `algorithm`: "gang" deals the units to all workers, "single" leaves them to one, without barriers.
+    """
+
+    algorithm: str = "gang"
 
     temporaries: ClassVar[tuple[str, ...]] = ("state",)
     """Buffers of (2, batch, hidden): state is h before and after a step."""
@@ -92,24 +98,30 @@ class Packed:
         temps = tuple(Buffer(n, o["y"].dtype, (2, batch, hidden), "global") for n in self.temporaries)
         o.update({b.name: Tensor(b.name, b.dtype, b.shape) for b in temps})
         blocks = -(-o["r"].shape[0] // parts)
-        first, last = WORKER * blocks // WORKERS, (WORKER + 1) * blocks // WORKERS
+        gang = self.algorithm == "gang"
+        first: Expr = s.const(0)
+        last: Expr = s.const(blocks)
+        if gang:
+            first, last = WORKER * blocks // WORKERS, (WORKER + 1) * blocks // WORKERS
         at = s.select(s.eq(NOW, 1), first + last - 1 - BLOCK, BLOCK)
         body: list[Stmt] = []
         for phase in self.phases(o):
             tile = loop("b", batch, *self._tile(o, phase, at, parts))
-            body += [loop("block", last, tile, begin=first), Barrier("gang")]
-        time = loop("t", steps, *body)
-        return Program(self.name, params, (self._packed_initial(o), time), temps, gang=True)  # type: ignore[attr-defined]
+            body += [loop("block", last, tile, begin=first), *[Barrier("gang")] * gang]
+        initial = self._packed_initial(o)
+        begin = If(s.eq(WORKER, 0), (initial,)) if gang else initial
+        name = self.name  # type: ignore[attr-defined]
+        return Program(name, params, (begin, loop("t", steps, *body)), temps, gang=gang)
 
     def _packed_initial(self, o: Operands) -> Stmt:
-        """h and c before the first step; by one worker."""
+        """h and c before the first step."""
         _, batch, hidden = o["y"].shape
         zero = s.const(0, o["y"].dtype)
         h = o["h0"][B, J] if "h0" in o else zero
         stores = [Store("state", (s.const(0), B, J), h), Store("h", (B, J), h)]
         if "c" in o:
             stores.append(Store("c", (B, J), o["c0"][B, J] if "c0" in o else zero))
-        return If(s.eq(WORKER, 0), (loop("b", batch, loop("j", hidden, *stores)),))
+        return loop("b", batch, loop("j", hidden, *stores))
 
     def _tile(self, o: Operands, phase: Phase, block: Expr, parts: int) -> tuple[Stmt, ...]:
         """The sums of `parts` blocks of units for one row of the batch, then their cells."""

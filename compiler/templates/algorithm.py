@@ -1,5 +1,5 @@
 """What a planner knows of an algorithm: where it fits, on which layouts, what it makes of the weights, its
-error and its work.
+error and its work. An operator that is not fused is asked about as a fused one of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Work:
     """What costs are predicted from.
 
     `products` multiply-adds at `rate` of the machine's peak, then `moved` bytes through caches and `streamed`
-    bytes of weights from memory; `other` is time in units of one multiply-add of a lane.
+    bytes of weights from memory; `other` is time in units of one multiply-add of a lane. `cores` bounds how
+    many take part (0: all), and they wait for each other `barriers` times.
     """
 
     products: float
@@ -29,21 +30,24 @@ class Work:
     streamed: float
     other: float = 0.0
     moved: float = 0.0
+    cores: int = 0
+    barriers: int = 0
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to compute a fused operator whose weights the compiler transforms. Functions take (op, lanes).
+    """One way to compute a fused operator. Functions take (op, lanes).
 
     fits      whether it can; the others may only be asked if so
     layouts   (of the data that it reads, of its result), None meaning plain: each is an alternative
-    weights   position of an operand → how its logical array is packed for the template
-    error     largest error over the largest output, against float64 (the tests hold it)
+    weights   position of an operand that must be constant → how its logical array is packed for the template,
+              or its layout
+    error     largest error over the largest output, against float64 (the tests hold it); 0: that of any sum
     """
 
     name: str
     fits: Callable[[FusedOp, int], bool]
     layouts: Callable[[FusedOp, int], tuple[Layouts, ...]]
-    weights: Callable[[FusedOp, int], Mapping[int, Pack]]
+    weights: Callable[[FusedOp, int], Mapping[int, Pack | Layout]]
     work: Callable[[FusedOp, int], Work]
     error: float

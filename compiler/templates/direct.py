@@ -31,7 +31,9 @@ from ..schedule.schedule import Schedule
 from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .common import inline_cheap
+from .products import PACKED
 
+ALGORITHMS = (PACKED,)
 ACC = "tile_acc"
 MAX_UNROLLED = 640  # updates of the register tile in one loop body
 
@@ -151,7 +153,7 @@ def _expression(task: KernelTask) -> TensorExpr | None:
     """One reduction `acc` and epilogues on the same axes, over physical arrays; None if the task is not
     like that.
     """
-    if task.expr is None or task.transformed:
+    if task.expr is None or task.transformed not in ("", PACKED.name):
         return None
     expr = inline_cheap(task.expr)
     reduces = [st for st in expr.stages if st.reduce]

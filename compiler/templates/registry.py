@@ -27,7 +27,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     for module in TEMPLATES.values()
     for algorithm in getattr(module, "ALGORITHMS", ())
 }
-"""By name: those with transformed weights."""
+"""By name: those that a plan chooses from."""
 _TEMPLATE_OF = {
     algorithm.name: module for module in TEMPLATES.values() for algorithm in getattr(module, "ALGORITHMS", ())
 }
@@ -42,6 +42,6 @@ def template(task: KernelTask) -> ModuleType:
 
 def algorithms(task: KernelTask) -> list[str]:
     """Names of the algorithms that fit the task, the most specific first."""
-    if task.transformed:  # the weights are no longer those of the expression
+    if task.transformed:  # it was decided on
         return [task.transformed]
     return [name for name, module in TEMPLATES.items() if module.matches(task)]

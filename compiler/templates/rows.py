@@ -31,8 +31,10 @@ from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .access import Shapes, operations, shapes_of, stage_cost, width
 from .common import prepared
+from .products import DOT
 from .row_axes import Group, groups_of
 
+ALGORITHMS = (DOT,)
 SMALL_TASK = 256  # elements below which the innermost row loop is no task of its own
 
 

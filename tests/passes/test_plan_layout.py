@@ -12,7 +12,7 @@ from burnish.compiler.ir.graph import Graph, Node, interpret
 from burnish.compiler.target import TARGETS
 from burnish.errors import InputError
 from burnish.frontends.onnx.importer import import_onnx
-from burnish.graph_passes.alternatives import Decision, layouts_of
+from burnish.graph_passes.alternatives import Decision, alternatives, decides, layouts_of
 from burnish.graph_passes.pbqp import solve
 from burnish.graph_passes.plan_layout import MODES, PlanOptions, _Planner, plan_layout
 from burnish.graph_passes.predict import PredictedCost
@@ -47,6 +47,41 @@ def network() -> onnx.ModelProto:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 9, 7])
     outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in
             (("e", [1, 5, 9, 7]), ("b", [1, 16, 9, 7]), ("h", [1, 4, 3, 32]))]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", [x], outs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def sequences() -> onnx.ModelProto:
+    """Products with weights stored both ways, batches, attention, an LSTM, and a GRU in both directions."""
+    rng = np.random.default_rng(1)
+    weights: list[onnx.TensorProto] = []
+
+    def weight(name: str, *shape: int) -> str:
+        array = (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+        weights.append(numpy_helper.from_array(array, name))
+        return name
+
+    nodes = [
+        helper.make_node("MatMul", ["x", weight("w0", 12, 16)], ["a0"], "widen"),
+        helper.make_node("Add", ["a0", weight("b0", 16)], ["a1"], "bias"),
+        helper.make_node("Relu", ["a1"], ["a"], "relu"),
+        helper.make_node("Transpose", ["a"], ["at"], "turn", perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["a", "at"], ["scores"], "scores"),
+        helper.make_node("Softmax", ["scores"], ["shares"], "softmax"),
+        helper.make_node("MatMul", ["shares", "a"], ["mixed"], "mix"),
+        helper.make_node("Transpose", ["mixed"], ["steps"], "time_first", perm=[1, 0, 2]),
+        helper.make_node("LSTM", ["steps", weight("lw", 1, 44, 16), weight("lr", 1, 44, 11)], ["l", "lh"],
+                         "lstm", hidden_size=11),
+        helper.make_node("Squeeze", ["l", "one"], ["ls"], "squeeze"),
+        helper.make_node("GRU", ["ls", weight("gw", 2, 39, 11), weight("gr", 2, 39, 13)], ["", "gh"],
+                         "gru", hidden_size=13, direction="bidirectional"),
+        helper.make_node("Squeeze", ["lh", "zero"], ["last"], "last"),
+        helper.make_node("Gemm", ["last", weight("w1", 13, 11), weight("b1", 13)], ["y"], "out", transB=1),
+    ]  # fmt: skip
+    weights += [numpy_helper.from_array(np.array([n]), name) for n, name in enumerate(("zero", "one"))]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 5, 12])
+    shapes = (("y", [2, 13]), ("gh", [2, 2, 13]), ("mixed", [2, 5, 16]))
+    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes]
     graph = helper.make_graph(nodes, "g", [x], outs, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
@@ -115,13 +150,31 @@ def test_global_is_never_worse(name):
     assert plans["global"].cost <= min(plans["local"].cost, plans["fixed"].cost) * (1 + 1e-12)
 
 
+def test_algorithms_of_products_and_recurrences():
+    graph = fused(sequences())
+    found = [
+        (node.name, sorted({d.algorithm for d in alternatives(graph, node, BLOCK)}))
+        for node in graph.nodes
+        if decides(node)
+    ]
+    named = {name.split("+")[0]: algorithms for name, algorithms in found}
+    assert named["scores"] == ["direct", "dot"]
+    assert named["mix"] == ["direct"]
+    assert named["widen"] == ["direct", "packed"]
+    assert named["out"] == ["direct", "dot", "packed"]
+    loops = [name for name, algorithms in found if algorithms == ["direct", "gang", "single"]]
+    assert loops == ["lstm", "gru", "gru"]
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_any_plan_is_right(seed, monkeypatch):
+@pytest.mark.parametrize("network", [network, sequences])
+def test_any_plan_is_right(network, seed, monkeypatch):
     """Plans of random costs mix layouts and algorithms as no sensible plan would."""
     model = network()
     monkeypatch.setattr(PredictedCost, "node", lambda self, *a: RandomCost(seed).node(*a))
     monkeypatch.setattr(PredictedCost, "conversion", lambda self, *a: RandomCost(seed).conversion(*a))
-    x = np.random.default_rng(seed).standard_normal((1, 3, 9, 7)).astype(np.float32)
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     want = interpret(import_onnx(model), {"x": x})
     for mode in MODES:
         got = pipeline.compile(model, target="x86-64-v3", plan=mode, cache=False).run({"x": x})
