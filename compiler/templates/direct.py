@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import product
 
 from ..ir import affine
 from ..ir import scalar as s
@@ -35,6 +36,8 @@ from .products import PACKED
 
 ALGORITHMS = (PACKED,)
 ACC = "tile_acc"
+FAR_CHANNELS = 128  # from here on a pointwise sum waits for its input unless that is prefetched
+LONG_CODE = 1.03  # cost of a tile whose taps are unrolled over both pixel axes, relative
 MAX_UNROLLED = 640  # updates of the register tile in one loop body
 
 
@@ -58,6 +61,7 @@ class Params:
     block: tuple[tuple[str, int], ...]  # reduction axes split by the input's channel block
     columns_outer: bool
     prefetch: int  # cache lines of weights ahead of the arithmetic; 0: none
+    ahead: int  # channel blocks of the input that are prefetched before they are needed; 0: none
     tasks_inner: bool  # whether the innermost pixel loop is dealt to threads too
 
 
@@ -89,10 +93,18 @@ def params(task: KernelTask, cfg: Config) -> Params:
         block=block,
         columns_outer=cfg.choose("columns_outer", (True, False), True),
         prefetch=cfg.choose(
-            "prefetch", (0, 32, 64, 128), 64 if _weight_bytes(task, expr) > task.target.l2 else 0
+            "prefetch", (0, 32, 64, 128), 32 if _weight_bytes(task, expr) > task.target.l2 else 0
         ),
+        ahead=cfg.choose("ahead", (0, 1, 2, 4), _blocks_ahead(roles, extents, block)),
         tasks_inner=cfg.choose("tasks_inner", (True, False), tasks_inner),
     )
+
+
+def _blocks_ahead(roles: Roles, extents: dict[str, int], block: tuple[tuple[str, int], ...]) -> int:
+    """Blocks of channels lie far apart, which no hardware prefetcher follows. Taps use a block for longer."""
+    if not block or extents[block[0][0]] < FAR_CHANNELS:
+        return 0
+    return 1 if roles.taps else 2
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
@@ -140,6 +152,9 @@ def schedule(task: KernelTask, p: Params) -> Program:
     innermost = p.reduction[-1] if p.reduction else None
     if p.prefetch and innermost:
         sch.append(f"{ACC}.update", innermost, *_prefetches(sch, task, roles, p))
+    if p.ahead and p.block:
+        axis, size = p.block[0]
+        sch.append(f"{ACC}.update", f"{axis}_o", *_input_prefetches(sch, task, roles, p, f"{axis}_o"))
     if p.unrolled:  # taps that share loads would keep them all in registers, and spill
         sch.append(f"{ACC}.update", p.unrolled[-1], Barrier("order"))
     _parallel(parent, roles, outer, p)
@@ -358,9 +373,9 @@ def _rank_tiles(
         for rows in range(1, min(8, extents[second]) + 1 if second else 2):
             for width in range(1, min(28, extents[first]) + 1 if first else 2):
                 accumulators = rows * width * columns
-                if accumulators + columns + 1 > target.vector_registers or _too_long(
-                    acc, roles, extents, accumulators, rows
-                ):
+                spare = target.vector_registers - (accumulators + columns + 1)
+                windows = rows > 1 and bool(roles.taps)  # both axes of taps unrolled
+                if spare < windows or _too_long(acc, roles, extents, accumulators, rows):
                     continue
                 tile = [
                     (axis, n) for axis, n in ((column_axis, columns), (second, rows), (first, width)) if axis
@@ -372,7 +387,7 @@ def _rank_tiles(
                     (column_count, columns),
                     (extents.get(second or "", 1), rows),
                     (extents.get(first or "", 1), width),
-                )
+                ) * (LONG_CODE if windows else 1)
                 found.append((cost, tuple(tile)))
     found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))
     return [tile for _, tile in found] or [()]
@@ -494,6 +509,31 @@ def _prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params) -> lis
             index = [affine.simplify(s.substitute(e, values), {}) for e in load.index]
             index[-1] = index[-1] + p.prefetch * lanes
             result.append(Prefetch(load.tensor, tuple(index)))
+    return result
+
+
+def _input_prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params, block: str) -> list[Prefetch]:
+    """The cache lines of the input that the tile reads `ahead` channel blocks later."""
+    update = sch.nest(f"{ACC}.update")
+    store = update.body[0]
+    assert isinstance(store, Store)
+    strides = {b.name: b.strides for b in (*sch.params, *sch.temps)}
+    inside = update.loops[update.vars.index(block) + 1 :]
+    walked = [lp for lp in inside if lp.var in roles.taps or lp.var[:-2] in dict(p.tile)]
+    start = {lp.var: s.const(0) for lp in inside}
+    result: list[Prefetch] = []
+    for load in s.loads(store.value):
+        if load.tensor in task.constants or load.tensor == ACC or block not in s.variables(load):
+            continue
+        loops = [lp for lp in walked if lp.var in s.variables(load)]
+        lines: dict[int, tuple[Expr, ...]] = {}
+        for at in product(*(range(lp.extent) for lp in loops)):
+            values = {**start, **{lp.var: s.const(n) for lp, n in zip(loops, at)}}
+            values[block] = Var(block) + p.ahead
+            index = tuple(affine.simplify(s.substitute(e, values), {}) for e in load.index)
+            parts = (affine.linear(e).offset * n for e, n in zip(index, strides[load.tensor]))
+            lines.setdefault(sum(parts) // _lanes_of_line(), index)
+        result += [Prefetch(load.tensor, index) for index in lines.values()]
     return result
 
 
