@@ -14,6 +14,7 @@ from ..compiler.ops.movement import Concat, Reshape
 from ..compiler.ops.packed_recurrence import PACKED
 from ..compiler.templates.registry import ALGORITHMS
 from .fuse import kind_of
+from .pairs import KEPT, STRIPS, convolution, depthwise_before, pointwise_after
 
 ACCURACY = 1e-5
 """The largest error of an algorithm, over its largest output, that plans allow unless told otherwise."""
@@ -27,7 +28,7 @@ class Decision:
 
     reads: Layout | None = None
     writes: Layout | None = None
-    algorithm: str = "direct"  # whichever template fits, on operands as they are, or one of ALGORITHMS
+    algorithm: str = "direct"  # what fits, on operands as they are; or one of ALGORITHMS; or STRIPS
 
 
 def layouts_of(rank: int, block: int) -> tuple[Layout, ...]:
@@ -106,13 +107,6 @@ def may_move(graph: Graph, value: str, block: int) -> bool:
     return type.dims[1] * 2 >= block and type.size > 0
 
 
-def convolution(node: Node) -> Node | None:
-    """The convolution that a fused operator is built on."""
-    if not isinstance(node.op, FusedOp):
-        return None
-    return next((n for n in node.op.graph.nodes if isinstance(n.op, Conv)), None)
-
-
 def _convolution_alternatives(
     graph: Graph, node: Node, inner: Node, layouts: tuple[Layout, ...], block: int
 ) -> list[Decision]:
@@ -134,7 +128,19 @@ def _convolution_alternatives(
         found.append(Decision(blocked, blocked))
         if one_group or depthwise:
             found.append(Decision(last, last))
+    if may_read and may_move(graph, node.outputs[0], block):
+        if pointwise_after(graph, node, block) is not None:
+            found.append(Decision(blocked, KEPT, STRIPS))
+        if depthwise_before(graph, node, block) is not None:
+            found.append(Decision(KEPT, blocked, STRIPS))
     return found
+
+
+def first_half(graph: Graph, node: Node, decision: Decision, block: int) -> tuple[Node, Decision]:
+    """The node whose result the second of a pair keeps, and its decision."""
+    before = depthwise_before(graph, node, block)
+    assert before is not None
+    return before, Decision(decision.writes, KEPT, STRIPS)
 
 
 def _keeps_layout(graph: Graph, node: Node, block: int) -> bool:

@@ -11,6 +11,7 @@ from ..compiler.ops.movement import BlockedFlatten, Identity
 from ..compiler.target import Target
 from .alternatives import ANY, flattens, wanted
 from .pack_weights import Packer
+from .pairs import KEPT, merged
 from .plan_layout import DEFAULT_PLAN, Cost, LayoutPlan, PlanOptions, plan_layout
 
 
@@ -27,6 +28,7 @@ def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:
     copies: dict[tuple[str, Layout | None], str] = {}
     routes = {(c.value, c.hops[-1]): c.hops for c in plan.conversions}
     nodes: list[Node] = []
+    waiting: dict[str, Node] = {}  # first halves of pairs, by the value between
 
     def converted(value: str, wants: Layout | None) -> str:
         """The value in another layout; through the plan's hops, each made once."""
@@ -46,7 +48,7 @@ def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:
         inputs = list(node.inputs)
         for position, value in enumerate(node.inputs):
             wants = ANY if value is None else wanted(graph, node, decision, value)
-            if value is None or wants == ANY or wants == layouts.get(value):
+            if value is None or wants in (ANY, KEPT) or wants == layouts.get(value):
                 continue
             assert wants is None or isinstance(wants, Layout)
             inputs[position] = converted(value, wants)
@@ -56,7 +58,14 @@ def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:
             assert decision.reads is not None
             packer.flattened[node.outputs[0]] = decision.reads
             node = replace(node, op=BlockedFlatten(str(decision.reads)))
-        nodes.append(packer.pack(node, decision))
+        node = packer.pack(node, decision)
+        if decision.reads == KEPT:
+            first = next(waiting[v] for v in node.reads if v in waiting)
+            node = merged(first, node)
+        if decision.writes == KEPT:
+            waiting[node.outputs[0]] = node
+        else:
+            nodes.append(node)
     nodes = _plain_outputs(graph, nodes, types, layouts)
     types.update(packer.types)
     for value, layout in layouts.items():

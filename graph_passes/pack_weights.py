@@ -14,6 +14,7 @@ from ..compiler.ops.matmul import MatMul
 from ..compiler.ops.packed_recurrence import PACKED
 from ..compiler.templates.registry import ALGORITHMS
 from .alternatives import Decision, fused
+from .pairs import KEPT
 
 
 @dataclass
@@ -67,7 +68,8 @@ class Packer:
             position = inside.inputs.index(weights)
             if decision.writes is not None:
                 blocks = ((1, self.block), (0, self.block))
-                both = bool(decision.reads and decision.reads.blocks) and held.dims[1] > 1
+                both = decision.reads is not None and (decision.reads == KEPT or bool(decision.reads.blocks))
+                both = both and held.dims[1] > 1
                 result[position] = Layout(tuple(range(held.rank)), blocks if both else blocks[1:])
         return result
 

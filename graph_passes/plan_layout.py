@@ -12,7 +12,7 @@ section 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Protocol
@@ -24,6 +24,7 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
 from ..errors import InputError
 from .alternatives import ACCURACY, ANY, Decision, alternatives, layouts_of, may_move, wanted
+from .pairs import KEPT, convolution
 from .pbqp import Problem, solve
 
 SEARCH_NODES = 2000  # networks reduce without search; this bounds the time of one that does not
@@ -113,10 +114,36 @@ class _Planner:
         self._routes: dict[str, dict[tuple[Layout | None, Layout | None], Conversion]] = {}
 
     def local(self) -> LayoutPlan:
-        return self.plan({n: int(costs.argmin()) for n, costs in self.costs.items()})
+        choice = {n: int(self._alone(n).argmin()) for n in self.options}
+        for first, second in self._pairs():
+            apart = self._alone(first).min() + self._alone(second).min()
+            together = [
+                (self.costs[first][i] + self.costs[second][j], i, j)
+                for i, a in enumerate(self.options[first])
+                for j, b in enumerate(self.options[second])
+                if a.writes == KEPT and b.reads == KEPT
+            ]
+            cost, i, j = min(together, default=(np.inf, 0, 0))
+            if cost < apart:
+                choice.update({first: i, second: j})
+        return self.plan(choice)
 
     def fixed(self) -> LayoutPlan:
-        return self.plan({n: _most_blocked(ds, self.costs[n]) for n, ds in self.options.items()})
+        return self.plan({n: _most_blocked(ds, self._alone(n)) for n, ds in self.options.items()})
+
+    def _alone(self, n: int) -> np.ndarray:
+        """The node's costs, infinite where an alternative is half of a pair."""
+        half = [KEPT in (d.reads, d.writes) for d in self.options[n]]
+        return np.where(half, np.inf, self.costs[n])
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        """Neighbours that may be one kernel."""
+        producer = {o: n for n, node in enumerate(self.graph.nodes) for o in node.outputs}
+        for n, node in enumerate(self.graph.nodes):
+            if any(d.reads == KEPT for d in self.options[n]):
+                conv = convolution(node)
+                assert conv is not None
+                yield producer[conv.inputs[0] or ""], n
 
     def plan(self, choice: Mapping[int, int]) -> LayoutPlan:
         decisions = {n: self.options[n][i] for n, i in choice.items()}
@@ -125,7 +152,9 @@ class _Planner:
         return LayoutPlan(decisions, needed, alone + sum(c.cost for c in needed))
 
     def route(self, value: str, source: Layout | None, target: Layout | None) -> Conversion:
-        """The cheapest way between two layouts, perhaps through a third."""
+        """The cheapest way between two layouts, perhaps through a third; none to or from KEPT."""
+        if KEPT in (source, target):
+            return Conversion(value, source, (target,), np.inf)
         if value not in self._routes:
             self._routes[value] = self._all_routes(value)
         return self._routes[value][source, target]
@@ -190,9 +219,10 @@ class _Planner:
 
 
 def _sets(layouts: set[Layout | None]) -> list[tuple[Layout | None, ...]]:
-    """All that are not empty, in a fixed order."""
-    order = sorted(layouts, key=str)
-    return [chosen for size in range(1, len(order) + 1) for chosen in combinations(order, size)]
+    """All that are not empty, in a fixed order; KEPT is on its own."""
+    order = sorted(layouts - {KEPT}, key=str)
+    sets = [chosen for size in range(1, len(order) + 1) for chosen in combinations(order, size)]
+    return sets + [(KEPT,)] * (KEPT in layouts)
 
 
 def _most_blocked(options: Sequence[Decision], costs: np.ndarray) -> int:

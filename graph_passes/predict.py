@@ -17,7 +17,9 @@ from ..compiler.target import Target
 from ..compiler.templates.algorithm import Work
 from ..compiler.templates.products import product, sizes
 from ..compiler.templates.registry import ALGORITHMS
-from .alternatives import Decision, convolution, decides, fused
+from ..compiler.templates.strips import best_rows
+from .alternatives import Decision, decides, first_half, fused
+from .pairs import KEPT, convolution
 
 CLOCK = 3.5e9  # Hz; targets do not name theirs, and it scales all costs alike
 DIRECT_RATE = 0.95  # of the peak
@@ -33,6 +35,7 @@ MEMORY_CORES = 1.4  # times as much reaches all of them
 OVERLAP = 0.8  # of the shorter of arithmetic and memory traffic hides behind the other
 CACHE = 19.0  # bytes of activations a cycle and core
 CONVERSION = 9.5  # the same, read and written while the layout changes
+SCATTERED = 0.6  # of a depthwise convolution's input, more time to read it in strips than as a whole
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,10 @@ class PredictedCost:
         return self.target.lanes(4) * (2 if self.target.has_fma else 1)
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
-        if not decides(node):
+        if not decides(node) or decision.writes == KEPT:  # the second of a pair costs both
             return 0.0
+        if decision.reads == KEPT:
+            return self._pair(graph, node, decision)
         op = fused(graph, node)
         moved = sum(graph.types[v].nbytes for v in (*node.reads, *node.outputs) if v not in graph.constants)
         bytes = self._cached(moved, CACHE)
@@ -66,6 +71,16 @@ class PredictedCost:
 
     def conversion(self, graph: Graph, value: str, source: Layout | None, target: Layout | None) -> float:
         return self._cached(2 * graph.types[value].nbytes, CONVERSION)
+
+    def _pair(self, graph: Graph, node: Node, decision: Decision) -> float:
+        """Both alone, less the value between them, which is neither written nor read from memory."""
+        before, its = first_half(graph, node, decision, self.target.lanes(4))
+        alone = Decision(its.reads, decision.writes)
+        values = [graph.types[v] for v in (before.reads[0], *before.outputs, *node.outputs)]
+        nbytes = sum(t.nbytes for t in values)
+        _, slower = best_rows(values[1].dims, nbytes, self.target, self.threads)
+        saved = self._cached(2 * values[1].nbytes - SCATTERED * values[0].nbytes, CACHE)
+        return (self.node(graph, before, alone) + self.node(graph, node, alone)) * slower - saved
 
     def _convolution(self, op: FusedOp, conv: Node, decision: Decision) -> float:
         weights = op.graph.types[conv.inputs[1] or ""]

@@ -140,7 +140,8 @@ def _tolerance(task: KernelTask, type: TensorType) -> float:
     if not type.dtype.is_float:
         return 0.0
     narrow = {"f16": 2e-2, "bf16": 8e-2}.get(type.dtype.name, 2e-4)
-    return max(narrow, 2e-3) if task.transformed and ALGORITHMS[task.transformed].error else narrow
+    algorithm = ALGORITHMS.get(task.transformed)
+    return max(narrow, 2e-3) if algorithm is not None and algorithm.error else narrow
 
 
 def _random(type: TensorType, n: int, bound: int | None, low: float = -1.0) -> np.ndarray:
@@ -161,7 +162,7 @@ def _random(type: TensorType, n: int, bound: int | None, low: float = -1.0) -> n
 def _packed(task: KernelTask, position: int, param: str, array: np.ndarray) -> np.ndarray:
     """As it lies in memory: in its layout, or through the algorithm's transform of weights."""
     layout = task.layout(param)
-    if task.transformed and layout is None:
+    if task.transformed in ALGORITHMS and layout is None:
         if not isinstance(task.op, FusedOp):
             raise InternalError(f"task {task.name} has transformed weights, but no operator that says which")
         pack = ALGORITHMS[task.transformed].weights(task.op, task.target.lanes(4)).get(position)

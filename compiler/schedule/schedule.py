@@ -18,6 +18,8 @@ from ..ir.loops import Alloc, Barrier, For, If, Prefetch, Program, Stmt, Store
 from ..ir.scalar import Expr, Load, Var
 from .nest import Loop, Nest, naive_nests, program_of
 
+Index = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
+
 
 class Schedule:
     """The nests of one tensor expression under rewriting."""
@@ -206,23 +208,28 @@ class Schedule:
         ranges = {lp.var: (0, lp.extent - 1) for lp in nest.loops}
         self._map(nest, lambda e: affine.simplify(e, ranges))
 
-    def _rewrite_uses(
-        self, nest: Nest, buffer: str, fn: Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
-    ) -> None:
+    def rename_buffer(self, nest: Nest, buffer: str, name: str, fn: Index = lambda index: index) -> None:
+        """b[i]  →  name[fn(i)]   where the nest reads, writes and allocates b"""
+        self._rewrite_uses(nest, buffer, fn, name)
+        for part in nest.all_nests():
+            part.allocs = [replace(b, name=name) if b.name == buffer else b for b in part.allocs]
+
+    def _rewrite_uses(self, nest: Nest, buffer: str, fn: Index, name: str = "") -> None:
+        name = name or buffer
+
         def on_expr(e: Expr) -> Expr:
             return s.transform(
                 e,
                 lambda x: (
-                    Load(x.tensor, fn(x.index), x.type)
-                    if isinstance(x, Load) and x.tensor == buffer
-                    else None
+                    Load(name, fn(x.index), x.type) if isinstance(x, Load) and x.tensor == buffer else None
                 ),
             )
 
         def on_stmt(st: Stmt) -> Stmt:
             if isinstance(st, Store):
-                index = fn(st.index) if st.buffer == buffer else tuple(on_expr(i) for i in st.index)
-                return Store(st.buffer, index, on_expr(st.value))
+                if st.buffer == buffer:
+                    return Store(name, fn(st.index), on_expr(st.value))
+                return Store(st.buffer, tuple(on_expr(i) for i in st.index), on_expr(st.value))
             if isinstance(st, Prefetch):
                 return st
             if isinstance(st, If):
@@ -237,5 +244,5 @@ class Schedule:
 
         nest.guards = [on_expr(g) for g in nest.guards]
         for x in nest.children():
-            self._rewrite_uses(x, buffer, fn)
+            self._rewrite_uses(x, buffer, fn, name)
         nest.body = [x if isinstance(x, Nest) else on_stmt(x) for x in nest.body]

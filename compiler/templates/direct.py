@@ -66,15 +66,20 @@ class Params:
 
 
 def matches(task: KernelTask) -> bool:
-    expr = _expression(task)
-    return expr is not None and _roles(expr, task.target) is not None
+    expr = expression(task)
+    return expr is not None and roles_of(expr, task.target) is not None
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
-    expr = _expression(task)
+    expr = expression(task)
     assert expr is not None
-    roles = _roles(expr, task.target)
+    roles = roles_of(expr, task.target)
     assert roles is not None
+    return params_of(task, expr, roles, cfg)
+
+
+def params_of(task: KernelTask, expr: TensorExpr, roles: Roles, cfg: Config) -> Params:
+    """Of an expression in the form that `expression` gives."""
     acc = expr.stage(ACC)
     extents = {a.name: a.extent for a in acc.all_axes}
     best = _rank_tiles(acc, roles, extents, task.target)
@@ -108,10 +113,17 @@ def _blocks_ahead(roles: Roles, extents: dict[str, int], block: tuple[tuple[str,
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
-    expr = _expression(task)
+    expr = expression(task)
     assert expr is not None
-    roles = _roles(expr, task.target)
+    roles = roles_of(expr, task.target)
     assert roles is not None
+    sch = tiled(task, expr, roles, p)
+    _parallel(sch.nests[-1], roles, p)
+    return sch.program()
+
+
+def tiled(task: KernelTask, expr: TensorExpr, roles: Roles, p: Params) -> Schedule:
+    """The register tiles of `expr` as the last nest, its loops all serial: batch, columns, pixels."""
     sch = Schedule(task.name, expr)
     acc = expr.stage(ACC)
     outs = [st.name for st in expr.stages if st.name in expr.outputs]
@@ -157,14 +169,13 @@ def schedule(task: KernelTask, p: Params) -> Program:
         sch.append(f"{ACC}.update", f"{axis}_o", *_input_prefetches(sch, task, roles, p, f"{axis}_o"))
     if p.unrolled:  # taps that share loads would keep them all in registers, and spill
         sch.append(f"{ACC}.update", p.unrolled[-1], Barrier("order"))
-    _parallel(parent, roles, outer, p)
-    return sch.program()
+    return sch
 
 
 # --- the expression that the template works on -----------------------------------------------------------
 
 
-def _expression(task: KernelTask) -> TensorExpr | None:
+def expression(task: KernelTask) -> TensorExpr | None:
     """One reduction `acc` and epilogues on the same axes, over physical arrays; None if the task is not
     like that.
     """
@@ -308,7 +319,8 @@ def _by_phase(load: Load, shape: tuple[int, ...], step: int, n: int) -> Stage:
 # --- roles and tiles -------------------------------------------------------------------------------------
 
 
-def _roles(expr: TensorExpr, target: Target) -> Roles | None:
+def roles_of(expr: TensorExpr, target: Target, outer: tuple[str, ...] = ()) -> Roles | None:
+    """The roles of the accumulator's axes; those named in `outer` are batch axes, outside of all others."""
     acc = expr.stage(ACC)
     assert acc.reduce is not None
     vector = acc.axes[-1].name
@@ -319,6 +331,8 @@ def _roles(expr: TensorExpr, target: Target) -> Roles | None:
         return None
     column, pixels, batch = None, [], []
     for axis in reversed(acc.axes[:-1]):
+        if axis.name in outer:
+            continue
         in_wide = any(axis.name in names for names in wide)
         in_narrow = any(axis.name in names for names in narrow)
         if (
@@ -335,7 +349,8 @@ def _roles(expr: TensorExpr, target: Target) -> Roles | None:
             batch.append(axis.name)
     taps = tuple(a.name for a in acc.reduce.axes if any(_slides_with(acc, a.name, p) for p in pixels))
     sums = tuple(a.name for a in acc.reduce.axes if a.name not in taps)
-    return Roles(vector, column, tuple(pixels), tuple(reversed(batch)), taps, sums)
+    outside = tuple(a.name for a in acc.axes if a.name in outer)
+    return Roles(vector, column, tuple(pixels), (*outside, *reversed(batch)), taps, sums)
 
 
 def _slides_with(acc: Stage, tap: str, pixel: str) -> bool:
@@ -568,8 +583,10 @@ def _wrap(sch: Schedule, parts: list[str]) -> Nest:
     return sch.merge(parts, 0)
 
 
-def _parallel(parent: Nest, roles: Roles, outer: dict[str, str], p: Params) -> None:
-    innermost = outer.get(roles.pixels[0], roles.pixels[0]) if roles.pixels else None
+def _parallel(parent: Nest, roles: Roles, p: Params) -> None:
+    innermost = roles.pixels[0] if roles.pixels else None
+    if innermost in dict(p.tile):
+        innermost = f"{innermost}_o"
     for lp in parent.loops:
         if lp.var == innermost and not p.tasks_inner:
             break

@@ -9,11 +9,12 @@ from types import ModuleType
 
 from ...errors import InternalError
 from ..kernel_task import KernelTask
-from . import direct, map, naive, recurrence, rows, winograd
+from . import direct, map, naive, recurrence, rows, strips, winograd
 from .algorithm import Algorithm
 
 TEMPLATES: dict[str, ModuleType] = {
     "winograd": winograd,
+    "strips": strips,
     "recurrence": recurrence,
     "direct": direct,
     "rows": rows,
