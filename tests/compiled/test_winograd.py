@@ -11,7 +11,7 @@ from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
 from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.ops.toom_cook import transform
 from burnish.compiler.target import get_target
-from burnish.compiler.templates.winograd import ERRORS
+from burnish.compiler.templates.winograd import VARIANTS
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.make_tasks import task_of
 from burnish.graph_passes.predict import PredictedCost
@@ -87,7 +87,7 @@ def test_against_float64(tile, target):
         want = expected(model, x)
         for threads in (1, 2):
             got = module.run({"x": x}, threads)["z"]
-            assert np.abs(got - want).max() <= ERRORS[tile] * np.abs(want).max(), (shape, threads)
+            assert np.abs(got - want).max() <= VARIANTS[f"winograd{tile}"].error * np.abs(want).max(), (shape, threads)
 
 
 @pytest.mark.parametrize("tile", [2, 4], indirect=True)
@@ -111,7 +111,7 @@ def test_program_means_the_convolution(tile, answers):
     results = interpret(program, [*arrays, np.zeros(out_type.physical_shape, np.float32)])
     want = expected(model, x)
     got = out_type.layout.unpack(results[-1], out_type.dims)
-    assert np.abs(got - want).max() <= ERRORS[tile] * np.abs(want).max()
+    assert np.abs(got - want).max() <= VARIANTS[f"winograd{tile}"].error * np.abs(want).max()
 
 
 @pytest.mark.parametrize("m", [2, 4, 6])

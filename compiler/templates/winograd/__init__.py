@@ -1,0 +1,55 @@
+"""Convolution by Winograd's minimal filtering F(m×m, r×r), all three stages blocked together.
+
+Either a task takes some rows of tiles through all stages (`fused`: V and M stay in its cache), or all of V is
+made first and a task takes a block of output channels for all tiles (few tiles, many channels).
+Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from ...ir.loops import Program
+from ...ir.types import Layout
+from ...kernel_task import Config, KernelTask
+from ...ops.fused import FusedOp
+from ..algorithm import Algorithm, Layouts, Pack, Work
+from .builder import Builder
+from .geometry import VARIANTS, Geometry, Variant, geometry, suits
+from .params import VECTORS, Params, params, work
+
+__all__ = ["ALGORITHMS", "VARIANTS", "Params", "matches", "params", "schedule"]
+
+
+def fits(variant: Variant, op: FusedOp, lanes: int) -> bool:
+    """Whether all channels are whole vectors; the micro-kernel takes two."""
+    if not suits(op, variant):
+        return False
+    g = geometry(op, variant, lanes)
+    return g.channels % lanes == 0 and g.out_channels % (VECTORS * lanes) == 0 and g.tiles > 0 and g.batch > 0
+
+
+def layouts(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
+    blocked = Layout.channel_blocked(4, lanes)
+    return ((blocked, blocked),)
+
+
+def weights(variant: Variant, op: FusedOp, lanes: int) -> Mapping[int, Pack]:
+    position = op.graph.inputs.index(op.graph.nodes[0].inputs[1] or "")
+    g = geometry(op, variant, lanes)
+    return {position: lambda w: g.pack(w, VECTORS * lanes)}
+
+
+ALGORITHMS = tuple(
+    Algorithm(v.name, partial(fits, v), layouts, partial(weights, v), partial(work, v), v.error)
+    for v in VARIANTS.values()
+)
+
+
+def matches(task: KernelTask) -> bool:
+    return task.transformed in VARIANTS
+
+
+def schedule(task: KernelTask, p: Params) -> Program:
+    return Builder(task, p).program()

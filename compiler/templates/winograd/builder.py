@@ -1,0 +1,326 @@
+"""The loop program of a Winograd convolution.
+
+    V[point, tile, phase · channels + ic] = Bᵀ d B      input tiles
+    M[point, tile, oc] = Σ V · U                        one matrix product a point
+    y = epilogue(Aᵀ M A)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ...ir import scalar as s
+from ...ir.expr import Stage, TensorExpr
+from ...ir.loops import Alloc, Body, Buffer, If, Prefetch, Program, Stmt, Store, loop
+from ...ir.scalar import Expr, Load, Var
+from ...ir.types import F32, Layout
+from ...kernel_task import KernelTask
+from ...ops.fused import FusedOp
+from ...ops.toom_cook import Band
+from ...schedule.relayout import relayout
+from ..common import inline_cheap
+from .combine import combine
+from .geometry import PointClass, Region, Strip, geometry
+from .params import VECTORS, Params, variant_of
+
+LINE = 16  # f32 in a cache line
+UNROLLED = 4  # input channels of one iteration
+N, NB, NI, TH, TW, IB, OB, OG, P, KB, IC, TO, TI, OV, LANE, ROW = (
+    Var(n) for n in "n nb ni th tw ib ob og p kb ic to ti ov lane row".split()
+)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The weights of one panel: its first row, the next panel's, and which of how many passes over it this is."""
+
+    row: Expr
+    following: Expr
+    number: Expr
+    passes: int
+
+
+class Builder:
+    def __init__(self, task: KernelTask, p: Params):
+        assert isinstance(task.op, FusedOp) and task.expr is not None
+        self.task, self.p = task, p
+        self.made = 0
+        self.g = g = geometry(task.op, variant_of(task), task.target.lanes(4))
+        self.x, self.u, self.epilogues, self.params = self._operands(task)
+        rows = (Strip(g.strips(g.out_height)[0].band, 0, p.rows), Strip(g.strips(0)[0].band, 0, 0))
+        self.regions = g.regions(p.images, rows if p.fused else None)
+        self.classes = list(g.classes(self.regions, p.images))
+        self.position = {point: n for n, point in enumerate(g.points)}
+        self.panel = VECTORS * g.lanes
+        tiles = p.images * sum(r.count for r in self.regions)
+        v_shape = (len(g.points), tiles, odd_lines(g.channels * len(g.variant.phases)))
+        self.v = Buffer("tiles_in", F32, v_shape, "scratch")
+        if not p.fused:
+            self.v = Buffer("tiles_in", F32, (g.batch // p.images, *v_shape), "global")
+        self.m = Buffer("tiles_out", F32, (len(g.points), tiles, odd_lines(p.channels)), "scratch")
+
+    def _operands(self, task: KernelTask) -> tuple[Buffer, Buffer, tuple[Stage, ...], tuple[Buffer, ...]]:
+        """(input, weights, epilogue stages over physical axes, all params)."""
+        assert task.expr is not None
+        expr = inline_cheap(task.expr)
+        anchor = next(st for st in expr.stages if st.reduce)
+        expr = _with_copy(expr, anchor)
+        anchor = next(st for st in expr.stages if st.reduce)
+        layouts = {**dict(task.layouts), anchor.name: Layout.channel_blocked(4, self.g.lanes)}
+        weights = _weights_param(anchor)
+        layouts.pop(weights, None)
+        physical = relayout(expr, layouts)
+        data = next(ld.tensor for ld in s.loads(anchor.body) if ld.tensor != weights)
+        buffers: list[Buffer] = []
+        for name, type in physical.params:
+            shape = task.types[[n for n, _ in expr.params].index(name)] if name == weights else type
+            assert shape is not None
+            buffers.append(Buffer(name, type.dtype, shape.dims))
+        outs = tuple(st for st in physical.stages if st.name in physical.outputs)
+        buffers += [Buffer(st.name, st.dtype, st.shape) for st in outs]
+        self.anchor = anchor.name
+        by_name = {b.name: b for b in buffers}
+        return by_name[data], by_name[weights], outs, tuple(buffers)
+
+    def program(self) -> Program:
+        g, p = self.g, self.p
+        vectors = g.channels // g.lanes
+        if p.fused:
+            inside = (
+                loop("ib", vectors, loop("row", p.rows, *self.input_row(self.regions, s.const(0), ROW))),
+                loop("ob", g.out_channels // p.channels, *self.block(OB)),
+            )
+            body = Alloc(self.v, (Alloc(self.m, inside),))
+            blocks = -(-g.tile_rows // p.rows)
+            step = loop("n", g.batch, loop("th", blocks, body, kind="parallel"), kind="parallel")
+            return Program(self.task.name, self.params, (step,))
+        edge = [r for r in self.regions if r.rows.first]
+        main = [r for r in self.regions if not r.rows.first]
+        ni = s.binary("mod", N, p.images) if p.images > 1 else s.const(0)
+        row = self.input_row(main, ni, ROW)
+        if edge and main:
+            row = (If(s.lt(ROW, main[0].rows.count), row, self.input_row(edge, ni, s.const(0))),)
+        elif edge:
+            row = self.input_row(edge, ni, s.const(0))
+        tiles = loop("row", g.tile_rows, *row, kind="parallel")
+        first = loop("n", g.batch, loop("ib", vectors, tiles, kind="parallel"), kind="parallel")
+        body = Alloc(self.m, self.block(OB))
+        images = loop("nb", g.batch // p.images, body, kind="parallel")
+        second = loop("ob", g.out_channels // p.channels, images, kind="parallel")
+        return Program(self.task.name, self.params, (first, second), (self.v,))
+
+    def registers(self, name: str, *shape: int) -> Buffer:
+        """A buffer of vectors with a name of its own."""
+        self.made += 1
+        return Buffer(f"{name}{self.made}", F32, (*shape, self.g.lanes), "register")
+
+    # --- input ------------------------------------------------------------------------------------------
+
+    def image(self) -> Expr:
+        return N if self.p.fused else NB * self.p.images + NI
+
+    def tile_row(self, strip: Strip, row: Expr) -> Expr:
+        """Position of a strip's row of tiles in the image."""
+        return Var("th") * self.p.rows + row if self.p.fused else strip.first + row
+
+    def input_row(self, regions: Sequence[Region], image: Expr, row: Expr) -> Body:
+        """V of one row of tiles and one vector of channels."""
+        body: Body = ()
+        for region in regions:
+            tile = region.base + (image * region.rows.count + row) * region.columns.count + TW
+            for f in range(len(self.g.variant.phases)):
+                inner = self.input_tile(region, f, tile, self.tile_row(region.rows, row))
+                body += (loop("tw", region.columns.count, *inner),)
+        if self.p.fused and self.g.tile_rows % self.p.rows:
+            return (If(s.lt(self.tile_row(regions[0].rows, row), self.g.tile_rows), body),)
+        return body
+
+    def input_tile(self, region: Region, phase: int, tile: Expr, tile_row: Expr) -> Body:
+        """V of one tile, one phase and one vector of channels."""
+        g, v = self.g, self.g.variant
+        row, column = v.phases[phase]
+        rows, columns = self.phase_band(region.rows.band, row), self.phase_band(region.columns.band, column)
+        top = tile_row * (v.m * v.stride) + (row - g.pad_top)
+        left = (region.columns.first + TW) * (v.m * v.stride) + (column - g.pad_left)
+        half = self.registers("tile_half", len(rows.points), columns.b.shape[1])
+
+        def pixel(i: int, j: int) -> Expr:
+            h, w = top + i * v.stride, left + j * v.stride
+            guard = s.both(s.within(h, g.height), s.within(w, g.width))
+            return s.select(guard, Load(self.x.name, (N, IB, h, w, LANE), F32), 0.0)
+
+        stores: list[Stmt] = []
+        for j in range(columns.b.shape[1]):
+            column_values = [pixel(i, j) for i in range(rows.b.shape[1])]
+            for i, value in enumerate(combine(rows.b, column_values)):
+                stores.append(Store(half.name, (s.const(i), s.const(j), LANE), value))
+        for i, point in enumerate(rows.points):
+            values = [Load(half.name, (s.const(i), s.const(j), LANE), F32) for j in range(columns.b.shape[1])]
+            for other, value in zip(columns.points, combine(columns.b, values)):
+                at = s.const(self.position[point, other])
+                index = (at, tile, phase * g.channels + IB * g.lanes + LANE)
+                stores.append(Store("tiles_in", self.v_index(index, s.binary("floordiv", N, self.p.images)), value))
+        return (Alloc(half, (loop("lane", g.lanes, *stores, kind="vector"),)),)
+
+    def phase_band(self, band: Band, offset: int) -> Band:
+        """Odd phases have a tap less: neither the point at infinity nor the last input."""
+        if offset == 0:
+            return band
+        return Band(band.m, band.points[:-1], band.a, band.b[:-1, :-1])
+
+    def v_index(self, index: tuple[Expr, ...], block: Expr) -> tuple[Expr, ...]:
+        return index if self.p.fused else (block, *index)
+
+    # --- products ---------------------------------------------------------------------------------------
+
+    def block(self, block: Expr) -> Body:
+        """Products and outputs of one block of output channels for all tiles in V."""
+        groups = self.p.channels // self.panel
+        products = tuple(
+            loop("p", c.count, loop("og", groups, *self.panel_products(c, block, groups))) for c in self.classes
+        )
+        return (*products, *(self.output(r, block) for r in self.regions))
+
+    def panel_products(self, c: PointClass, block: Expr, groups: int) -> Body:
+        """M of one point and two vectors of output channels; `depth` rows of weights stay in L1 for all tiles."""
+        g, p = self.g, self.p
+        k = len(c.phases) * g.channels
+        blocks = k // p.depth
+        panels = g.out_channels // self.panel
+        at = c.weights // self.panel + ((P * panels + block * groups + OG) * k)
+        row = at + KB * p.depth
+        following = row + p.depth
+        if groups < panels:
+            last = s.both(s.eq(OG, groups - 1), s.eq(KB, blocks - 1))
+            following = following + s.select(last, s.const((panels - groups) * k), s.const(0))
+        count = -(-len(c.tiles) // p.group)
+        most = -(-len(c.tiles) // count)
+        large = len(c.tiles) - count * (most - 1)
+        body: list[Stmt] = []
+        for tiles, before, n in ((most, 0, large), (most - 1, large, count - large)):
+            if n:
+                tile = c.tiles.start + before * most + TO * tiles
+                stream = Stream(row, following, before + TO, count)
+                body.append(loop("to", n, *self.product(c, tiles, tile, stream, blocks)))
+        return (loop("kb", blocks, *body),)
+
+    def product(self, c: PointClass, tiles: int, tile: Expr, stream: Stream, blocks: int) -> Body:
+        """Adds `depth` products to M of `tiles` tiles."""
+        g, p = self.g, self.p
+        acc = self.registers("tile_acc", tiles, VECTORS)
+        point, here = c.first + P, (TI, OV, LANE)
+        out = (point, tile + TI, (OG * VECTORS + OV) * g.lanes + LANE)
+
+        def over(body: Stmt) -> Stmt:
+            vectors = loop("ov", VECTORS, loop("lane", g.lanes, body, kind="vector"), kind="unroll")
+            return loop("ti", tiles, vectors, kind="unroll")
+
+        def update(k: Expr) -> Stmt:
+            channel = c.phases.start * g.channels + KB * p.depth + k
+            value = Load("tiles_in", self.v_index((point, tile + TI, channel), NB), F32)
+            weight = Load(self.u.name, (stream.row + k, OV * g.lanes + LANE), F32)
+            return over(Store(acc.name, here, Load(acc.name, here, F32) + value * weight))
+
+        zero = over(Store(acc.name, here, s.const(0.0, F32)))
+        begin: Stmt = zero
+        if blocks > 1:
+            begin = If(s.eq(KB, 0), (zero,), (over(Store(acc.name, here, Load("tiles_out", out, F32))),))
+        inner = (
+            begin,
+            *self.streamed(update, stream),
+            over(Store("tiles_out", out, Load(acc.name, here, F32))),
+        )
+        return (Alloc(acc, inner),)
+
+    def streamed(self, update: Callable[[Expr], Stmt], stream: Stream) -> Body:
+        """All updates of one pass over a panel, and its share of the next panel's prefetches between them."""
+        depth, passes = self.p.depth, stream.passes
+        if not self.p.prefetch:
+            return (loop("ic", depth, update(IC)),)
+
+        def prefetch(row: Expr) -> Body:
+            lines = range(0, self.panel, LINE)
+            return tuple(Prefetch(self.u.name, (stream.following + row, s.const(at))) for at in lines)
+
+        share = depth // passes
+        kind = "unroll" if passes <= UNROLLED else "serial"
+        some = loop("ii", passes, update(IC * passes + Var("ii")), kind=kind)
+        return (
+            loop("ic", share, *prefetch(stream.number * share + IC), some),
+            loop("ic", depth, *prefetch(IC), update(IC), begin=share * passes),
+        )
+
+    # --- output -----------------------------------------------------------------------------------------
+
+    def output(self, region: Region, block: Expr) -> Stmt:
+        vectors = loop("ov", self.p.channels // self.g.lanes, *self.output_tile(region, block))
+        rows = loop("row", region.rows.count, loop("tw", region.columns.count, vectors))
+        return loop("ni", self.p.images, rows)
+
+    def output_tile(self, region: Region, block: Expr) -> Body:
+        """Aᵀ M A and the epilogue for one tile and one vector of output channels."""
+        g, m = self.g, self.g.variant.m
+        rows, columns = region.rows.band, region.columns.band
+        half = self.registers("tile_back", rows.m, len(columns.points))
+        result = self.registers("tile_result", rows.m, columns.m)
+        tile = region.base + (NI * region.rows.count + ROW) * region.columns.count + TW
+        stores: list[Stmt] = []
+        for j, other in enumerate(columns.points):
+            column = [
+                Load("tiles_out", (s.const(self.position[point, other]), tile, OV * g.lanes + LANE), F32)
+                for point in rows.points
+            ]
+            for i, value in enumerate(combine(rows.a, column)):
+                stores.append(Store(half.name, (s.const(i), s.const(j), LANE), value))
+        for i in range(rows.m):
+            row = [Load(half.name, (s.const(i), s.const(j), LANE), F32) for j in range(len(columns.points))]
+            for j, value in enumerate(combine(columns.a, row)):
+                stores.append(Store(result.name, (s.const(i), s.const(j), LANE), value))
+        y, x = Var("yi"), Var("xi")
+        h, w = self.tile_row(region.rows, ROW) * m + y, (region.columns.first + TW) * m + x
+        oc = block * (self.p.channels // g.lanes) + OV
+        writes = tuple(
+            self.epilogue(st, (self.image(), oc, h, w, LANE), Load(result.name, (y, x, LANE), F32))
+            for st in self.epilogues
+        )
+        write: Body = (loop("lane", g.lanes, *writes, kind="vector"),)
+        if self.p.fused and (g.out_height % m or g.tile_rows % self.p.rows):
+            write = (If(s.lt(h, g.out_height), write),)
+        pixels = loop("yi", rows.m, loop("xi", columns.m, *write, kind="unroll"), kind="unroll")
+        body = (loop("lane", g.lanes, *stores, kind="vector"), pixels)
+        return (Alloc(half, (Alloc(result, body),)),)
+
+    def epilogue(self, st: Stage, index: tuple[Expr, ...], total: Expr) -> Stmt:
+        """The output stage with the convolution's sum in place of it."""
+        values = {a.name: e for a, e in zip(st.axes, index)}
+
+        def read(e: Expr) -> Expr | None:
+            return total if isinstance(e, Load) and e.tensor == self.anchor else None
+
+        return Store(st.name, index, s.substitute(s.transform(st.body, read), values))
+
+
+def odd_lines(elements: int) -> int:
+    """Elements of a row padded to an odd number of cache lines: neighbouring rows fall into different sets."""
+    lines = -(-elements // LINE)
+    return (lines | 1) * LINE
+
+
+def _weights_param(anchor: Stage) -> str:
+    """The operand that is not guarded: indexed by the output channel itself."""
+    channel = Var(anchor.axes[1].name)
+    return next(ld.tensor for ld in s.loads(anchor.body) if ld.index[0] == channel)
+
+
+def _with_copy(expr: TensorExpr, anchor: Stage) -> TensorExpr:
+    """Where the sum itself is an output, a copy of it is."""
+    if anchor.name not in expr.outputs:
+        return expr
+    inner = replace(anchor, name=f"{anchor.name}_sum")
+    index = tuple(Var(a.name) for a in anchor.axes)
+    copy = Stage(anchor.name, anchor.dtype, anchor.axes, Load(inner.name, index, anchor.dtype))
+    stages = []
+    for st in expr.stages:
+        stages += [inner, copy] if st is anchor else [st]
+    return replace(expr, stages=tuple(stages))

@@ -1,0 +1,100 @@
+"""The numbers of one Winograd kernel, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...kernel_task import Config, KernelTask
+from ...ops.fused import FusedOp
+from ..algorithm import Work
+from .geometry import VARIANTS, Geometry, Variant, geometry
+
+VECTORS = 2  # output-channel vectors of the micro-kernel
+MANY = 64  # tiles of an image that is cut into rows of tiles
+ENOUGH = 24  # tiles of a task
+PRODUCT_RATE = 0.88  # of the FMA peak: what the products reach
+TRANSFORM_COST = {2: 9.0, 4: 14.0, 6: 20.0}  # multiply-adds a point, channel and tile, both transforms
+
+
+@dataclass(frozen=True)
+class Params:
+    fused: bool
+    rows: int  # tile rows of a task (fused)
+    images: int  # whose tiles are multiplied together (not fused)
+    channels: int  # output channels of one block
+    group: int  # most tiles of the micro-kernel
+    depth: int  # input channels that it adds up at a time
+    prefetch: bool  # of the next weights
+
+
+def variant_of(task: KernelTask) -> Variant:
+    return VARIANTS[task.transformed]
+
+
+def params(task: KernelTask, cfg: Config) -> Params:
+    assert isinstance(task.op, FusedOp)
+    g = geometry(task.op, variant_of(task), task.target.lanes(4))
+    step = VECTORS * g.lanes
+    most = most_tiles(task.target.vector_registers)
+    group = cfg.choose("group", range(1, most + 1), most)
+    prefetch = cfg.choose("prefetch", (False, True), True)
+    blocks = [c for c in range(step, g.out_channels + 1, step) if g.out_channels % c == 0]
+    row_options = range(1, g.tile_rows + 1) if g.tile_rows > 1 else ()
+    fused = cfg.choose("fused", (True, False) if row_options else (False,), bool(row_options) and g.tiles >= MANY)
+    if fused:
+        rows = cfg.choose("rows", row_options, _rows(row_options, g, task))
+        images, tiles = 1, rows * g.tile_columns
+        fitting = [c for c in blocks if _bytes(g, tiles, c) <= task.target.l2 // 2]
+    else:
+        rows = g.tile_rows
+        options = [n for n in range(1, g.batch + 1) if g.batch % n == 0]
+        together = [n for n in options if _bytes(g, n * g.tiles, blocks[0]) <= task.target.l2]
+        images = cfg.choose("images", options, max(together, default=1))
+        tiles = images * g.tiles
+        shared = [c for c in blocks if g.out_channels // c >= task.threads]
+        fitting = [c for c in shared if _bytes(g, tiles, c) <= task.target.l2]
+        fitting = [c for c in fitting if g.out_channels // c % task.threads == 0] or fitting
+    channels = cfg.choose("channels", blocks, max(fitting, default=blocks[0]))
+    depths = [d for d in range(g.lanes, g.channels + 1, g.lanes) if g.channels % d == 0]
+    panel = task.target.l1 // (8 if tiles <= 4 * most else 2)  # the next panel's weights arrive meanwhile
+    depth = cfg.choose("depth", depths, max((d for d in depths if d * step * 4 <= panel), default=depths[0]))
+    return Params(fused, rows, images, channels, group, depth, prefetch)
+
+
+def _bytes(g: Geometry, tiles: int, channels: int) -> int:
+    """Of the points of so many tiles."""
+    return len(g.points) * tiles * channels * 4
+
+
+def _rows(options: Sequence[int], g: Geometry, task: KernelTask) -> int:
+    """Enough tiles for the micro-kernel, transformed tiles in half of L2, an even share for every thread."""
+    channels = g.channels * len(g.variant.phases) + g.out_channels
+    small = [r for r in options if _bytes(g, r * g.tile_columns, channels) <= task.target.l2 // 2]
+    even = [r for r in small if -(-g.tile_rows // r) % task.threads == 0 or g.batch % task.threads == 0]
+    enough = [r for r in (even or small) if r * g.tile_columns >= ENOUGH]
+    return min(enough) if enough else max(even or small, default=1)
+
+
+def most_tiles(registers: int) -> int:
+    """Their sums, one row of weights and one input fill the registers."""
+    return (registers - VECTORS - 1) // VECTORS
+
+
+def work(variant: Variant, op: FusedOp, lanes: int) -> Work:
+    g = geometry(op, variant, lanes)
+    classes = list(g.classes(g.regions(g.batch), g.batch))
+    products = sum(c.count * len(c.tiles) * len(c.phases) for c in classes) * g.channels * g.out_channels
+    transformed = len(g.points) * g.batch * g.tiles * (g.channels * len(variant.phases) + g.out_channels)
+    return Work(
+        products=products,
+        rate=PRODUCT_RATE * _tile_rate(g.tiles),
+        streamed=sum(c.count * len(c.phases) for c in classes) * g.channels * g.out_channels * 4,
+        other=transformed * TRANSFORM_COST[variant.m],
+    )
+
+
+def _tile_rate(tiles: int) -> float:
+    """The micro-kernel's share of its best speed for few tiles: two FMAs and two loads a cycle, latency 4."""
+    group = -(-tiles // -(-tiles // 14))
+    return group / max(group, (group + 2) / 2, 4.0)
