@@ -1,123 +1,155 @@
 """Winograd convolutions against float64, over awkward shapes, tiles and targets; their error is bounded."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import numpy as np
-import onnx
 import pytest
-from burnish import pipeline
-from burnish.compiler.ir.graph import interpret as interpret_graph
+from burnish.compiler.ir.graph import Graph
 from burnish.compiler.ir.loops_interpreter import interpret
 from burnish.compiler.ir.loops_verifier import verify
-from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
+from burnish.compiler.ir.types import F32, Layout, TensorType
+from burnish.compiler.kernel_task import FixedConfig, KernelTask
 from burnish.compiler.lower.lower import scheduled
-from burnish.compiler.ops.toom_cook import transform
+from burnish.compiler.ops.base import Decomposer
+from burnish.compiler.ops.conv import Conv
+from burnish.compiler.ops.elementwise import Unary
+from burnish.compiler.ops.toom_cook import POINTS, band, transform
 from burnish.compiler.target import get_target
+from burnish.compiler.templates.registry import ALGORITHMS
 from burnish.compiler.templates.winograd import VARIANTS
-from burnish.frontends.onnx.importer import import_onnx
-from burnish.graph_passes.make_tasks import task_of
-from burnish.graph_passes.predict import PredictedCost
-from onnx import TensorProto, helper, numpy_helper
+from burnish.graph_passes.alternatives import Decision
+from burnish.graph_passes.fuse import fuse
+from burnish.graph_passes.task_cost import decided_task
 
-from .kernels import runnable_targets
-
-SHAPES = [  # (batch, channels, out channels, height, width, pads)
-    (1, 16, 32, 1, 1, (1, 1, 1, 1)),
-    (1, 16, 32, 7, 7, (1, 1, 1, 1)),
-    (2, 32, 32, 5, 13, (0, 1, 1, 0)),
-    (1, 48, 64, 14, 14, (1, 1, 1, 1)),
-    (1, 16, 96, 9, 4, (2, 2, 2, 2)),
-    (3, 16, 32, 8, 6, (0, 0, 0, 0)),
-    (1, 32, 64, 31, 29, (1, 1, 1, 1)),
-]
+from .forked import run_forked
+from .kernels import build, build_drawn, execute, load, runnable_targets
 
 
-def network(
-    batch: int, channels: int, out: int, height: int, width: int, pads: tuple[int, ...]
-) -> onnx.ModelProto:
-    """A pointwise convolution, which makes the layout blocked, then conv + bias + relu; or only conv."""
-    rng = np.random.default_rng(channels * out + height)
-    w = (rng.standard_normal((out, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
-    b = rng.standard_normal(out).astype(np.float32)
-    mix = (rng.standard_normal((channels, channels, 1, 1)) / np.sqrt(channels)).astype(np.float32)
-    nodes = [
-        helper.make_node("Conv", ["x", "mix"], ["m"], "mix"),
-        helper.make_node(
-            "Conv", ["m", "w", "b"] if batch == 1 else ["m", "w"], ["y"], "conv", pads=list(pads)
-        ),
-        helper.make_node("Relu" if batch == 1 else "Identity", ["y"], ["z"], "last"),
-    ]
-    sizes = (height + pads[0] + pads[2] - 2, width + pads[1] + pads[3] - 2)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, channels, height, width])
-    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, [batch, out, *sizes])
-    weights = [
-        numpy_helper.from_array(mix, "mix"),
-        numpy_helper.from_array(w, "w"),
-        numpy_helper.from_array(b, "b"),
-    ]
-    graph = helper.make_graph(nodes, "g", [x], [z], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+@dataclass(frozen=True)
+class Shape:
+    batch: int
+    channels: int
+    out: int
+    height: int
+    width: int
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1)
 
 
-def expected(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    conv = import_onnx(model).nodes[1].op
-    mix, w, b = (numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer)
-    x = np.einsum("nchw,oc->nohw", x.astype(np.float64), mix[:, :, 0, 0])
-    padded = np.pad(x, ((0, 0), (0, 0), (conv.pads[0], conv.pads[2]), (conv.pads[1], conv.pads[3])))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
-    y = np.einsum("nchwij,ocij->nohw", windows, w)
-    return np.maximum(y + b[:, None, None], 0) if len(x) == 1 else y
+ONE_TILE = Shape(1, 16, 32, 1, 1)
+ODD = Shape(1, 16, 32, 7, 7)
+UNEVEN_PADS = Shape(2, 32, 32, 5, 13, (0, 1, 1, 0))
+DEEP = Shape(1, 96, 64, 14, 14)
+WIDE_PADS = Shape(1, 16, 96, 9, 4, (2, 2, 2, 2))
+BATCH = Shape(3, 16, 32, 8, 6, (0, 0, 0, 0))
+MANY_TILES = Shape(1, 32, 64, 31, 29)
+SHAPES = {
+    "winograd2": (ONE_TILE, ODD, WIDE_PADS, BATCH),
+    "winograd4": (ONE_TILE, ODD, UNEVEN_PADS, DEEP, BATCH, MANY_TILES),
+    "winograd6": (UNEVEN_PADS,),
+}
+NARROW = {"winograd2": (UNEVEN_PADS,), "winograd4": (ODD,)}
+"""Shapes on targets narrower than the host."""
 
 
-@pytest.fixture
-def tile(request, monkeypatch):
-    wanted = f"winograd{request.param}"
-    monkeypatch.setattr(
-        PredictedCost, "node", lambda self, graph, node, d: 0.0 if d.algorithm == wanted else 1e15
-    )
-    return request.param
+def convolution(algorithm: str, shape: Shape) -> Graph:
+    """A convolution, followed by bias and ReLU where the batch is 1."""
+    v = VARIANTS[algorithm]
+    rng = np.random.default_rng(shape.channels * shape.out + shape.height)
+    w = rng.standard_normal((shape.out, shape.channels, v.kernel, v.kernel)) / np.sqrt(9 * shape.channels)
+    bias = rng.standard_normal(shape.out)
+    x = TensorType(F32, (shape.batch, shape.channels, shape.height, shape.width))
+    g = Decomposer("n", {"x": x}, {})
+    names = ["x", g.const(w.astype(np.float32))]
+    names += [g.const(bias.astype(np.float32))] if shape.batch == 1 else []
+    y = g.one(Conv((v.stride,) * 2, shape.pads, (1, 1), 1), *names)
+    y = g.one(Unary("relu"), y) if shape.batch == 1 else y
+    return fuse(Graph("test", ("x",), (y,), tuple(g.nodes), g.types, g.constants))
 
 
-@pytest.mark.parametrize("target", runnable_targets())
-@pytest.mark.parametrize("tile", [2, 4, 6], indirect=True)
-def test_against_float64(tile, target):
-    for shape in SHAPES:
-        model = network(*shape)
-        x = np.random.default_rng(1).standard_normal(shape[:2] + shape[3:5]).astype(np.float32)
-        module = pipeline.compile(model, target=target, threads=2, cache=False, accuracy=1e-4)
-        assert module.plan is not None and any(f"winograd{tile}" in k for k in module.plan.kernels)
-        want = expected(model, x)
-        for threads in (1, 2):
-            got = module.run({"x": x}, threads)["z"]
-            assert np.abs(got - want).max() <= VARIANTS[f"winograd{tile}"].error * np.abs(want).max(), (shape, threads)
+def task_for(graph: Graph, algorithm: str, target: str) -> KernelTask:
+    machine = get_target(target)
+    blocked = Layout.channel_blocked(4, machine.lanes(4))
+    return decided_task(graph, graph.nodes[0], Decision(blocked, blocked, algorithm), machine, 2)
 
 
-@pytest.mark.parametrize("tile", [2, 4], indirect=True)
+def operands(graph: Graph, task: KernelTask, x: np.ndarray) -> list[np.ndarray]:
+    """As they lie in memory, the data first."""
+    lanes = task.target.lanes(4)
+    packs = ALGORITHMS[task.transformed].weights(graph.nodes[0].op, lanes)
+    arrays = [x, *(graph.constants[name] for name in graph.nodes[0].reads[1:])]
+    packed = [packs[n](a) if n in packs else a for n, a in enumerate(arrays)]
+    return [Layout.channel_blocked(4, lanes).pack(x), *packed[1:]]
+
+
+def expected(graph: Graph, algorithm: str, shape: Shape, x: np.ndarray) -> np.ndarray:
+    """In float64."""
+    v, (w, *bias) = VARIANTS[algorithm], (graph.constants[i] for i in graph.nodes[0].reads[1:])
+    top, left, bottom, right = shape.pads
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (v.kernel, v.kernel), (2, 3))
+    y = np.einsum("nchwij,ocij->nohw", windows[:, :, :: v.stride, :: v.stride], w.astype(np.float64))
+    return np.maximum(y + bias[0][:, None, None], 0) if bias else y
+
+
+def check(algorithm: str, shape: Shape, target: str) -> None:
+    """By the template's own numbers and by drawn ones, in memory between guard pages, tasks in any order."""
+    graph = convolution(algorithm, shape)
+    task = task_for(graph, algorithm, target)
+    size = (shape.batch, shape.channels, shape.height, shape.width)
+    x = np.random.default_rng(1).standard_normal(size).astype(np.float32)
+    want, arrays = expected(graph, algorithm, shape, x), operands(graph, task, x)
+    builds = [build(task, "chosen"), build_drawn(task, "drawn")]
+    code = load(builds, task.target)
+    for built in builds:
+        for at_end in (True, False):
+            (y,) = execute(built, code, arrays, at_end=at_end)
+            got = Layout.channel_blocked(4, task.target.lanes(4)).unpack(y, want.shape)
+            error = np.abs(got - want).max() / np.abs(want).max()
+            assert error <= VARIANTS[algorithm].error, (built.scheduled.name, error)
+
+
+@pytest.mark.parametrize(("algorithm", "shape"), [(name, sh) for name, all in SHAPES.items() for sh in all])
+def test_against_float64(algorithm: str, shape: Shape) -> None:
+    (message,) = run_forked([None], lambda _: check(algorithm, shape, "host"))
+    assert message is None, message
+
+
+@pytest.mark.parametrize("target", runnable_targets()[1:])
+@pytest.mark.parametrize(("algorithm", "shape"), [(name, sh) for name, all in NARROW.items() for sh in all])
+def test_narrower_vectors(algorithm: str, shape: Shape, target: str) -> None:
+    (message,) = run_forked([None], lambda _: check(algorithm, shape, target))
+    assert message is None, message
+
+
 @pytest.mark.parametrize(
-    "answers", [{}, {"fused": True, "rows": 1}, {"fused": False, "group": 3, "prefetch": 0}]
+    ("algorithm", "answers"),
+    [("winograd4", {"fused": True, "rows": 1}), ("winograd2", {"fused": False, "group": 2, "depth": 4})],
 )
-def test_program_means_the_convolution(tile, answers):
+def test_program_means_the_convolution(algorithm: str, answers: dict[str, object]) -> None:
     """Both ways of blocking, executed by the loop programs' definition."""
-    model = network(1, 4, 8, 5, 6, (1, 1, 1, 1))
-    target = get_target("x86-64")
-    graph = pipeline.optimise(import_onnx(model), target, 1)
-    n, node = next((n, node) for n, node in enumerate(graph.nodes) if getattr(node.op, "algorithm", ""))
-    task = task_of(graph, node, target, 1)
-    program = scheduled(task, FixedConfig(answers) if answers else DefaultConfig())
+    shape = Shape(1, 8, 8, 5, 6)
+    graph = convolution(algorithm, shape)
+    task = task_for(graph, algorithm, "x86-64")
+    program = scheduled(task, FixedConfig(answers))
     verify(program)
-    x = np.random.default_rng(n).standard_normal((1, 4, 5, 6)).astype(np.float32)
-    out_type = graph.types[node.outputs[0]]
-    mixed = interpret_graph(import_onnx(model), {"x": x}, watch=["m"])["m"]
-    arrays = [graph.types[node.reads[0]].layout.pack(mixed)]
-    arrays += [graph.constants[i].reshape(graph.types[i].physical_shape) for i in node.reads[1:]]
-    results = interpret(program, [*arrays, np.zeros(out_type.physical_shape, np.float32)])
-    want = expected(model, x)
-    got = out_type.layout.unpack(results[-1], out_type.dims)
-    assert np.abs(got - want).max() <= VARIANTS[f"winograd{tile}"].error * np.abs(want).max()
+    x = np.random.default_rng(0).standard_normal((1, 8, 5, 6)).astype(np.float32)
+    want = expected(graph, algorithm, shape, x)
+    blocked = Layout.channel_blocked(4, 4)
+    arrays = [*operands(graph, task, x), np.zeros(blocked.physical_shape(want.shape), np.float32)]
+    got = blocked.unpack(interpret(program, arrays)[-1], want.shape)
+    assert np.abs(got - want).max() <= VARIANTS[algorithm].error * np.abs(want).max()
 
 
-@pytest.mark.parametrize("m", [2, 4, 6])
-def test_transform_is_exact(m):
-    t = transform(m)
-    d, g = np.random.default_rng(m).standard_normal((2, t.n))
-    g = g[:3]
-    want = [d[i : i + 3] @ g for i in range(m)]
-    np.testing.assert_allclose(t.a @ ((t.g @ g) * (t.b @ d)), want, rtol=0, atol=1e-13)
+@pytest.mark.parametrize(("m", "r"), POINTS)
+def test_transforms_are_exact(m: int, r: int) -> None:
+    """Of whole tiles, and of smaller ones on some of the points with the same weights."""
+    weights = transform(m, r).g
+    for outputs in range(1, m + 1):
+        nested = band(m, r, outputs)
+        assert len(nested.points) == outputs + r - 1
+        d, g = np.random.default_rng(m).standard_normal((2, outputs + r - 1))
+        want = [d[i : i + r] @ g[:r] for i in range(outputs)]
+        got = nested.a @ ((weights[list(nested.points)] @ g[:r]) * (nested.b @ d))
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)

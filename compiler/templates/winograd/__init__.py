@@ -12,11 +12,11 @@ from functools import partial
 
 from ...ir.loops import Program
 from ...ir.types import Layout
-from ...kernel_task import Config, KernelTask
+from ...kernel_task import KernelTask
 from ...ops.fused import FusedOp
-from ..algorithm import Algorithm, Layouts, Pack, Work
+from ..algorithm import Algorithm, Layouts, Pack
 from .builder import Builder
-from .geometry import VARIANTS, Geometry, Variant, geometry, suits
+from .geometry import VARIANTS, Variant, geometry, suits
 from .params import VECTORS, Params, params, work
 
 __all__ = ["ALGORITHMS", "VARIANTS", "Params", "matches", "params", "schedule"]

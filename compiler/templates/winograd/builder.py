@@ -1,8 +1,8 @@
 """The loop program of a Winograd convolution.
 
-    V[point, tile, phase · channels + ic] = Bᵀ d B      input tiles
-    M[point, tile, oc] = Σ V · U                        one matrix product a point
-    y = epilogue(Aᵀ M A)
+V[point, tile, phase · channels + ic] = Bᵀ d B      input tiles
+M[point, tile, oc] = Σ V · U                        one matrix product a point
+y = epilogue(Aᵀ M A)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ N, NB, NI, TH, TW, IB, OB, OG, P, KB, IC, TO, TI, OV, LANE, ROW = (
 
 @dataclass(frozen=True)
 class Stream:
-    """The weights of one panel: its first row, the next panel's, and which of how many passes over it this is."""
+    """The weights of one panel: their first row, the next panel's, and the number of this pass over them."""
 
     row: Expr
     following: Expr
@@ -160,7 +160,8 @@ class Builder:
             for other, value in zip(columns.points, combine(columns.b, values)):
                 at = s.const(self.position[point, other])
                 index = (at, tile, phase * g.channels + IB * g.lanes + LANE)
-                stores.append(Store("tiles_in", self.v_index(index, s.binary("floordiv", N, self.p.images)), value))
+                block = s.binary("floordiv", N, self.p.images)
+                stores.append(Store("tiles_in", self.v_index(index, block), value))
         return (Alloc(half, (loop("lane", g.lanes, *stores, kind="vector"),)),)
 
     def phase_band(self, band: Band, offset: int) -> Band:
@@ -178,12 +179,13 @@ class Builder:
         """Products and outputs of one block of output channels for all tiles in V."""
         groups = self.p.channels // self.panel
         products = tuple(
-            loop("p", c.count, loop("og", groups, *self.panel_products(c, block, groups))) for c in self.classes
+            loop("p", c.count, loop("og", groups, *self.panel_products(c, block, groups)))
+            for c in self.classes
         )
         return (*products, *(self.output(r, block) for r in self.regions))
 
     def panel_products(self, c: PointClass, block: Expr, groups: int) -> Body:
-        """M of one point and two vectors of output channels; `depth` rows of weights stay in L1 for all tiles."""
+        """M of one point and two vectors of output channels, `depth` rows of weights after the other."""
         g, p = self.g, self.p
         k = len(c.phases) * g.channels
         blocks = k // p.depth
@@ -302,7 +304,7 @@ class Builder:
 
 
 def odd_lines(elements: int) -> int:
-    """Elements of a row padded to an odd number of cache lines: neighbouring rows fall into different sets."""
+    """Elements of a row of an odd number of cache lines: neighbouring rows fall into different sets."""
     lines = -(-elements // LINE)
     return (lines | 1) * LINE
 

@@ -1,12 +1,12 @@
 """How Winograd's algorithm covers a convolution: phases of the input, tiles of the output, classes of points.
 
 A convolution of stride 2 is a sum of convolutions of stride 1 over the input's phases, which all share one
-inverse transform: M = Σ phases V · U. Odd phases have a tap less, so that the point at infinity is zero there.
+inverse transform: M = Σ phases V · U. Odd phases have a tap less: nothing is to be done at infinity.
 
     kernel 3, stride 2:  y = x[0::2] * (g0, g2) + x[1::2] * (g1)
 
-Where tiles do not divide the output, its edge takes smaller tiles on a subset of the points (`Band`), with the
-same weights. Tiles are ordered so that those of any point are one range:
+Where tiles do not divide the output, its edge takes smaller tiles on a subset of the points (`Band`), with
+the same weights. Tiles are ordered so that those of any point are one range:
 
     right edge | full tiles | bottom edge | corner
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, product
+from itertools import groupby
 
 import numpy as np
 
@@ -126,7 +126,9 @@ class Geometry:
         """Full tiles and the edge, either of which may be empty."""
         v = self.variant
         full, rest = divmod(size, v.m)
-        return Strip(band(v.m, v.taps, v.m), 0, full), Strip(band(v.m, v.taps, rest or 1), full, int(rest > 0))
+        return Strip(band(v.m, v.taps, v.m), 0, full), Strip(
+            band(v.m, v.taps, rest or 1), full, int(rest > 0)
+        )
 
     def regions(self, images: int, rows: tuple[Strip, Strip] | None = None) -> tuple[Region, ...]:
         """Those that are not empty, in order; `images` are tiled together."""
@@ -143,7 +145,8 @@ class Geometry:
     def points(self) -> tuple[tuple[int, int], ...]:
         """Points that some tile uses, neighbours alike in the tiles and phases that use them."""
         n = self.variant.transform.n
-        used = [p for p in product(range(n), repeat=2) if any(_uses(r, p) for r in self.regions(1))]
+        every = [(i, j) for i in range(n) for j in range(n)]
+        used = [p for p in every if any(_uses(r, p) for r in self.regions(1))]
         return tuple(sorted(used, key=self._kind))
 
     def _kind(self, point: tuple[int, int]) -> tuple[bool, ...]:
@@ -196,12 +199,14 @@ def _uses(region: Region, point: tuple[int, int]) -> bool:
 
 
 def convolution(op: object) -> tuple[Conv, int] | None:
-    """The square convolution that a fused operator is built on, and its kernel's size; None if it has no such."""
+    """The convolution that a fused operator begins with, and its square kernel's size; None without such."""
     if not isinstance(op, FusedOp):
         return None
     first = op.graph.nodes[0]
     conv = first.op
-    if not isinstance(conv, Conv) or conv.group != 1 or set(conv.dilations) != {1} or len(set(conv.strides)) > 1:
+    if not isinstance(conv, Conv) or conv.group != 1:
+        return None
+    if set(conv.dilations) != {1} or len(set(conv.strides)) > 1:
         return None
     kernel = op.graph.types[first.inputs[1] or ""].dims[2:]
     return (conv, kernel[0]) if len(kernel) == 2 and kernel[0] == kernel[1] else None

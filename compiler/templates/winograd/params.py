@@ -41,7 +41,8 @@ def params(task: KernelTask, cfg: Config) -> Params:
     prefetch = cfg.choose("prefetch", (False, True), True)
     blocks = [c for c in range(step, g.out_channels + 1, step) if g.out_channels % c == 0]
     row_options = range(1, g.tile_rows + 1) if g.tile_rows > 1 else ()
-    fused = cfg.choose("fused", (True, False) if row_options else (False,), bool(row_options) and g.tiles >= MANY)
+    either = (True, False) if row_options else (False,)
+    fused = cfg.choose("fused", either, bool(row_options) and g.tiles >= MANY)
     if fused:
         rows = cfg.choose("rows", row_options, _rows(row_options, g, task))
         images, tiles = 1, rows * g.tile_columns
