@@ -43,7 +43,7 @@ class KernelStore:
                 built[task.key] = self._get(task, pick_config(task))
             result[n] = built[task.key]
             if progress:
-                progress(task.name, done + 1, len(tasks))
+                progress(f"compiling {task.name}", done + 1, len(tasks))
         return result
 
     def _get(self, task: KernelTask, cfg: Config) -> Kernel:

@@ -21,7 +21,8 @@ from .runtime.build import link_module
 class Module:
     """A model that runs. `inputs` and `outputs` describe its tensors by name (dtype, shape).
 
-    `threads` is how many a run takes that does not say so itself; 0 or None mean all cores.
+    `threads` is how many a run takes that does not say so itself; 0 or None mean all cores. `operations` are
+    the floating-point operations by algorithm, empty for a module loaded from a file.
     """
 
     def __init__(
@@ -30,10 +31,12 @@ class Module:
         threads: int | None = None,
         packed: Packed | None = None,
         kernels: Sequence[Kernel] = (),
+        operations: Mapping[str, int] | None = None,
     ):
         self._runner = runner
         self._packed = packed
         self._kernels = kernels
+        self.operations = dict(operations or {})
         self.threads = binding.thread_count(threads) or host_threads()
 
     def __repr__(self) -> str:
@@ -47,10 +50,16 @@ class Module:
         return self.threads if threads is None else threads
 
     @staticmethod
-    def from_code(packed: Packed, code: LoadedCode, kernels: Sequence[Kernel], threads: int | None) -> Module:
+    def from_code(
+        packed: Packed,
+        code: LoadedCode,
+        kernels: Sequence[Kernel],
+        threads: int | None,
+        operations: Mapping[str, int] | None = None,
+    ) -> Module:
         addresses = [code.address(symbol) for symbol in packed.plan.kernels]
         runner = binding.module_from_memory(encode(packed.plan), addresses, packed.weights, code)
-        return Module(runner, threads, packed, kernels)
+        return Module(runner, threads, packed, kernels, operations)
 
     @property
     def inputs(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,17 @@ from .graph_passes.make_tasks import task_of
 from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
 from .graph_passes.predict import PredictedCost
 from .graph_passes.simplify import simplify
-from .graph_passes.task_cost import TaskCost
+from .graph_passes.task_cost import TaskCost, price_graph
 from .graph_passes.views import find_views
 from .kernel_cache import KernelStore
 from .module import Module, load
-from .op_tuner.costs import MeasuredCosts
+from .op_tuner.costs import MeasuredCosts, conversion_task
 from .runtime.binding import thread_count
 
 __all__ = ["Module", "compile", "load", "optimise"]
+
+Costs = Callable[[Graph, Target, int, PlanOptions], Cost]
+"""(fused graph, target, threads, options) → what a plan of the graph costs."""
 
 
 def compile(
@@ -56,7 +59,7 @@ def compile(
 
     threads  how many the code is laid out for and runs take (default: all cores); a run may take any number
     shapes   sizes of whole inputs; dims: values of named dimensions; values: inputs fixed to constants
-    progress called as progress(kernel name, done, total) while kernels are compiled
+    progress called as progress("measuring …" or "compiling …", done, total)
     plan     "global": algorithms and layouts for the whole network at once; "local", "fixed": its ablations
     accuracy the largest error of an algorithm, over its largest output, that the plan may choose
     measure  let the plan's costs be measured here, and kept in `records` (a file; default: the user's own)
@@ -67,8 +70,8 @@ def compile(
     machine = get_target(target)
     workers = thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
-    cost = measured_cost(machine, workers, records, progress) if measure else None
-    graph = optimise(graph, machine, workers, log, options=options, cost=cost)
+    costs = partial(price, records=records, progress=progress) if measure else predict
+    graph = optimise(graph, machine, workers, log, options=options, costs=costs)
     copies = find_views(graph).skipped
     tasks = {
         n: task_of(graph, node, machine, workers) for n, node in enumerate(graph.nodes) if n not in copies
@@ -77,22 +80,29 @@ def compile(
     packed = make_plan(graph, kernels, {n: flops(task) for n, task in tasks.items()}, machine)
     log.plan(packed.plan)
     code = LoadedCode([k.object for k in {k.name: k for k in kernels.values()}.values()], machine)
-    return Module.from_code(
-        packed, code, [k for k in {k.name: k for k in kernels.values()}.values()], workers
-    )
+    different = [k for k in {k.name: k for k in kernels.values()}.values()]
+    return Module.from_code(packed, code, different, workers, _operations(tasks.values()))
+
+
+def predict(graph: Graph, target: Target, threads: int, options: PlanOptions) -> Cost:
+    """Costs of a fused graph's plans from the analytic model alone."""
+    return PredictedCost(target, threads)
 
 
 def passes(
-    target: Target, threads: int, options: PlanOptions = DEFAULT_PLAN, cost: Cost | None = None
+    target: Target, threads: int, options: PlanOptions = DEFAULT_PLAN, costs: Costs = predict
 ) -> dict[str, Callable[[Graph], Graph]]:
     """The passes over the graph by name, in order."""
-    costs = cost or PredictedCost(target, threads)
+
+    def plan(graph: Graph) -> Graph:
+        return assign_layouts(graph, target, costs(graph, target, threads, options), options)
+
     return {
         "fold": fold,
         "simplify": simplify,
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "fuse": fuse,
-        "assign_layouts": lambda graph: assign_layouts(graph, target, costs, options),
+        "assign_layouts": plan,
     }
 
 
@@ -103,32 +113,46 @@ def optimise(
     log: Log | None = None,
     stop_after: str | None = None,
     options: PlanOptions = DEFAULT_PLAN,
-    cost: Cost | None = None,
+    costs: Costs = predict,
 ) -> Graph:
     """The graph after all passes, or after the one named `stop_after`."""
     log = log or Log()
-    for name, run in passes(target, threads, options, cost).items():
+    for name, run in passes(target, threads, options, costs).items():
         graph = log.step(name, partial(run, graph))
         if name == stop_after:
             break
     return graph
 
 
-def measured_cost(
+def price(
+    graph: Graph,
     target: Target,
     threads: int,
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    measure: bool = True,
     records: str | Path | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Cost:
-    """Costs measured on this machine, once for each task, and remembered."""
-    if not set(target.features) <= set(host().features):
+) -> TaskCost:
+    """Costs of a fused graph's plans from `records` (a file; default: the user's own).
+
+    What they do not say is measured on this machine, once, and remembered; or else predicted.
+    """
+    if measure and not set(target.features) <= set(host().features):
         raise InputError(
             f"target {target.name} does not run on this machine, so nothing can be measured for it"
         )
-    costs = MeasuredCosts(records, target, threads, progress)
-    return TaskCost(
-        target, threads, lambda t: costs(t).seconds, lambda *copy: costs.conversion(*copy).seconds
-    )
+    known = MeasuredCosts(records, target, threads, progress, measure=measure)
+    copy = partial(conversion_task, target=target, threads=threads)
+    return price_graph(graph, PredictedCost(target, threads), options, known, copy)
+
+
+def _operations(tasks: Iterable[KernelTask]) -> dict[str, int]:
+    """Floating-point operations by algorithm."""
+    found: dict[str, int] = {}
+    for task in tasks:
+        found[task.algorithm] = found.get(task.algorithm, 0) + flops(task)
+    return found
 
 
 def flops(task: KernelTask) -> int:

@@ -53,6 +53,7 @@ class Row:
     median_seconds: Interval | None = None
     speed: Interval | None = None
     reason: str | None = None
+    algorithm: str = ""  # which the contestant chose, where it says so
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,7 @@ class _Session:
                 entry.row = replace(entry.row, error=error)
                 if not error <= entry.peer.tolerance:
                     return entry.fail(_wrong(found, expected, error, entry.peer.tolerance))
+            entry.row = replace(entry.row, algorithm=entry.runner.algorithm)
             settle()
             entry.row = replace(entry.row, repeats=_calibrate(entry.runner, inputs, self.min_seconds))
         except Exception as error:  # whatever another library raises is a row, not the end of the run

@@ -20,8 +20,9 @@ FORMAT = "burnish-bench-1"
 TIE = 0.03
 
 BUSY = 0.3  # load average per core from which on the report warns
-WIDTH = 130  # where there is no terminal
-_COLUMNS = ("", "precision", "ms (interval)", "GFLOP/s (of peak)", "speed (interval)", "load s", "")
+WIDTH = 150  # where there is no terminal
+_NUMBERS = ("ms (interval)", "GFLOP/s (of peak)", "speed (interval)", "load s")
+_COLUMNS = ("", "precision", *_NUMBERS, "algorithm", "")
 
 
 def to_json(result: BenchResult) -> str:
@@ -60,7 +61,7 @@ def show(result: BenchResult, console: Console | None = None) -> None:
     for group in result.groups:
         table = Table(title=title(group), title_justify="left", box=box.SIMPLE, title_style="bold")
         for column in _COLUMNS:
-            table.add_column(column, justify="right" if column in _COLUMNS[2:-1] else "left", overflow="fold")
+            table.add_column(column, justify="right" if column in _NUMBERS else "left", overflow="fold")
         for row in group.rows:
             table.add_row(*cells(result, group, row), style=_style(row))
         console.print(table, soft_wrap=True)
@@ -73,7 +74,7 @@ def to_markdown(result: BenchResult) -> str:
     lines = [*(f"- {line}" for line in header(result)), ""]
     for group in result.groups:
         lines += [f"**{title(group)}**", "", "| " + " | ".join(_COLUMNS) + " |"]
-        lines.append("|" + "|".join([" --- ", " --- ", *[" ---: "] * (len(_COLUMNS) - 3), " --- "]) + "|")
+        lines.append("|" + "|".join(" ---: " if column in _NUMBERS else " --- " for column in _COLUMNS) + "|")
         for row in group.rows:
             lines.append(
                 "| " + " | ".join(cell.replace("|", "\\|") for cell in cells(result, group, row)) + " |"
@@ -123,6 +124,7 @@ def cells(result: BenchResult, group: Group, row: Row) -> tuple[str, ...]:
         rate,
         "" if row.speed is None else _with_range(row.speed, 1, "{:.2f}".format),
         "" if row.prepare_seconds is None else f"{row.prepare_seconds:.2f}",
+        row.algorithm,
         _note(group, row),
     )
 

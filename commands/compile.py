@@ -15,7 +15,7 @@ from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.plan_layout import MODES, PlanOptions
 from ..pipeline import Module, optimise, passes
 from .files import check_folder, check_writable, megabytes
-from .options import ACCURACY, THREADS, compile_options
+from .options import ACCURACY, MEASURE, RECORDS, THREADS, compile_options
 from .source import find_source, open_module
 
 
@@ -34,10 +34,8 @@ from .source import find_source, open_module
     help="Algorithms and layouts: chosen for the whole network, for each operator alone, or one layout.",
 )
 @ACCURACY
-@click.option("--measure", is_flag=True, help="Measure the plan's choices, once, instead of predicting.")
-@click.option(
-    "--records", type=click.Path(path_type=Path), metavar="FILE", help="Where measurements are kept."
-)
+@MEASURE
+@RECORDS
 @click.option(
     "--stop-after", metavar="PASS", help="Print the graph after this pass (import, fold, …); write nothing."
 )

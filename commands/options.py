@@ -90,6 +90,12 @@ ACCURACY = click.option(
     metavar="BOUND",
     help="Largest error of an algorithm that a plan may choose, over its largest output.",
 )
+MEASURE = click.option(
+    "--measure", is_flag=True, help="Measure the plan's choices, once, instead of predicting."
+)
+RECORDS = click.option(
+    "--records", type=click.Path(path_type=Path), metavar="FILE", help="Where measurements are kept."
+)
 THREADS = click.option(
     "--threads", type=click.IntRange(1, 1024), metavar="N", help="Number of threads (default: all cores)."
 )

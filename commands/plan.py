@@ -1,10 +1,8 @@
-"""`burnish plan`: the algorithm and the layouts of every operator, and what other ways of planning would
-cost.
-"""
+"""`burnish plan`: algorithm, layouts and costs of every operator, and what other ways to plan would cost."""
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 
 import click
 from rich import box
@@ -13,14 +11,17 @@ from rich.table import Table
 
 from ..compiler.target import get_target, host_threads
 from ..frontends.onnx.importer import import_onnx
-from ..graph_passes.alternatives import alternatives, decides, fused
-from ..graph_passes.plan_layout import MODES, LayoutPlan, PlanOptions, plan_layout
+from ..graph_passes.plan_layout import MODES, PlanOptions
 from ..graph_passes.predict import PredictedCost
-from ..pipeline import optimise
-from .options import ACCURACY, THREADS, model_options
+from ..pipeline import optimise, price
+from .files import check_writable, write_file
+from .options import ACCURACY, MEASURE, RECORDS, THREADS, model_options
+from .plan_page import page
+from .plan_report import SUMMARY_TITLES, Item, Report, microseconds, report, summary
+from .progress import show_progress
 from .source import find_source
 
-WIDTH = 150
+WIDTH = 170
 
 
 @click.command("plan")
@@ -28,42 +29,68 @@ WIDTH = 150
 @click.option("--target", default="host", show_default=True, metavar="NAME", help="See `burnish targets`.")
 @model_options
 @THREADS
+@click.option("--plan", type=click.Choice(MODES), default="global", show_default=True, help="Which to show.")
 @ACCURACY
-def command(model, target, shapes, dims, threads, accuracy):
-    """Show the chosen algorithm and layouts of every operator of MODEL, with predicted costs.
+@MEASURE
+@RECORDS
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Draw the plan as a page.")
+def command(model, target, shapes, dims, threads, plan, accuracy, measure, records, html):
+    """Show the chosen algorithm and layouts of every operator of MODEL, its predicted and measured time.
 
-    Costs are in microseconds, at a clock of 3.5 GHz. Below the table stand the costs of the three ways to
-    plan: the whole network at once, every operator alone, and one layout wherever it fits.
+    Costs are from the records, where they know this machine; from measuring, with --measure, which adds to
+    them; else from the model that is named. Below stand the three ways to plan: the whole network at once,
+    every operator alone, and one layout wherever it fits.
     """
-    machine = get_target(target)
+    if html:
+        check_writable(html)
+    machine, workers = get_target(target), threads or host_threads()
     source = find_source(model, dims, only_model=True)
     graph = import_onnx(source.model, shapes=shapes, dims=dims)
-    graph = optimise(graph, machine, threads or host_threads(), stop_after="fuse")
-    cost = PredictedCost(machine, threads or host_threads())
-    block = machine.lanes(4)
-    chosen = plan_layout(graph, block, cost, PlanOptions(accuracy=accuracy))
-    table = Table(
-        "node", "operators", "algorithm", "reads", "writes", "choices", "µs, predicted", box=box.SIMPLE
-    )
-    for n, node in enumerate(graph.nodes):
-        if not decides(node):
-            continue
-        d = chosen.decisions[n]
-        options = len(alternatives(graph, node, block, accuracy))
-        micros = f"{cost.node(graph, node, d) * 1e6:.0f}"
-        names = (node.name[:48], fused(graph, node).label[:40], d.algorithm)
-        table.add_row(*names, str(d.reads or "plain"), str(d.writes or "plain"), str(options), micros)
-    console = Console()
-    console.width = max(console.width, WIDTH) if not console.is_terminal else console.width
-    console.print(table)
-    for mode in MODES:
-        start = time.perf_counter()
-        plan = plan_layout(graph, block, cost, PlanOptions(mode, accuracy))
-        seconds = time.perf_counter() - start
-        console.print(_summary(mode, plan, seconds), highlight=False)
+    graph = optimise(graph, machine, workers, stop_after="fuse")
+    options = PlanOptions(plan, accuracy)
+    known = {"measure": measure, "records": records}
+    with show_progress() as progress:
+        cost = price(graph, machine, workers, options, **known, progress=progress)
+    title = f"{source.name}, {machine.name}, {workers} thread{'s' * (workers > 1)}"
+    found = report(title, graph, cost, PredictedCost(machine, workers), options)
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=WIDTH)
+    console.print(_items(found), soft_wrap=True)
+    console.print(_modes(found), soft_wrap=True)
+    if html:
+        write_file(html, page(found))
+        console.print(f"wrote {html}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _summary(mode: str, plan: LayoutPlan, seconds: float) -> str:
-    proof = f", proven optimal in {seconds * 1e3:.0f} ms" if plan.optimal else ""
-    moves = f"{len(plan.conversions)} conversions ({plan.conversion_cost * 1e6:.0f} µs)"
-    return f"{mode:6}  cost {plan.cost * 1e6:.0f} µs, {moves}{proof}"
+def _items(found: Report) -> Table:
+    title = f"{found.title}: {found.mode} plan"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, show_footer=True)
+    for name in ("node", "operators", "algorithm", "reads", "writes"):
+        table.add_column(name, overflow="fold")
+    table.add_column("choices", justify="right")
+    for name in ("predicted", "measured"):
+        total = microseconds(found.total(name)) if name == "predicted" or found.has_measured else ""
+        table.add_column(f"{name} µs", total, justify="right", no_wrap=True)
+    table.add_column("cost from", no_wrap=True)
+    table.add_column("local planning", overflow="fold")
+    for item in found.items:
+        if item.kind in ("operator", "conversion"):
+            table.add_row(*cells(item), style="yellow" if item.kind == "conversion" else None)
+    return table
+
+
+def cells(item: Item) -> tuple[str, ...]:
+    """One for each column."""
+    name = f"{item.price.source} {item.price.name}" if item.price else ""
+    times = (microseconds(item.predicted), microseconds(item.measured))
+    choice = (item.algorithm, item.reads, item.writes)
+    return (item.name[:48], item.operators[:40], *choice, str(item.choices), *times, name, item.local)
+
+
+def _modes(found: Report) -> Table:
+    table = Table(box=box.SIMPLE)
+    for name in SUMMARY_TITLES:
+        table.add_column(name, justify="left" if name == SUMMARY_TITLES[0] else "right")
+    for row in summary(found.modes):
+        table.add_row(*row)
+    return table

@@ -17,7 +17,7 @@ from ..models import zoo
 from ..models.digits import WEIGHTS
 from ..pipeline import Module, load
 from ..pipeline import compile as compile_model
-from .progress import kernel_progress
+from .progress import show_progress
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def open_module(
                 f"{source.path} is compiled for its shapes: compile the model again for other ones"
             )
         return load(source.path or "", threads)
-    with kernel_progress() as progress:
+    with show_progress() as progress:
         return compile_model(
             source.model, shapes=shapes, dims=dims, threads=threads, progress=progress, **options
         )

@@ -13,6 +13,7 @@ from ..compiler.ir.types import Layout
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.matmul import MatMul
+from ..compiler.price import Price
 from ..compiler.target import Target
 from ..compiler.templates.algorithm import Work
 from ..compiler.templates.products import product, sizes
@@ -21,6 +22,8 @@ from ..compiler.templates.strips import best_rows
 from .alternatives import Decision, decides, first_half, fused
 from .pairs import KEPT, convolution
 
+MODEL = "analytic-1"
+"""The model's name; its number changes with what it predicts."""
 CLOCK = 3.5e9  # Hz; targets do not name theirs, and it scales all costs alike
 DIRECT_RATE = 0.95  # of the peak
 PRODUCT_RATE = 0.85  # of matrices as they are
@@ -51,6 +54,7 @@ class PredictedCost:
         return self.target.lanes(4) * (2 if self.target.has_fma else 1)
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
+        """0 for operators that the model does not know."""
         if not decides(node) or decision.writes == KEPT:  # the second of a pair costs both
             return 0.0
         if decision.reads == KEPT:
@@ -71,6 +75,14 @@ class PredictedCost:
 
     def conversion(self, graph: Graph, value: str, source: Layout | None, target: Layout | None) -> float:
         return self._cached(2 * graph.types[value].nbytes, CONVERSION)
+
+    def price(self, graph: Graph, node: Node, decision: Decision) -> Price:
+        return Price(self.node(graph, node, decision), "predicted", MODEL)
+
+    def price_conversion(
+        self, graph: Graph, value: str, source: Layout | None, target: Layout | None
+    ) -> Price:
+        return Price(self.conversion(graph, value, source, target), "predicted", MODEL)
 
     def _pair(self, graph: Graph, node: Node, decision: Decision) -> float:
         """Both alone, less the value between them, which is neither written nor read from memory."""

@@ -1,36 +1,147 @@
-"""Costs of layouts and algorithms that come from kernel tasks: measured ones, or a model's of tasks."""
+"""Costs of layouts and algorithms from what is known of kernel tasks on a machine: measured where there is a
+record, else predicted in proportion to what was measured of the same node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Protocol
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout, TensorType
 from ..compiler.kernel_task import KernelTask
+from ..compiler.price import Price
 from ..compiler.target import Target
-from .alternatives import ANY, Decision, decides, first_half, wanted
+from .alternatives import ANY, Decision, alternatives, decides, first_half, layouts_of, may_move, wanted
 from .make_tasks import task_of
 from .pack_weights import Packer
 from .pairs import KEPT, merged
+from .plan_layout import PlanOptions, plan_layout
+from .predict import MODEL, PredictedCost
+from .views import find_views
+
+HOPELESS = 3.0
+"""A choice predicted to take this many times the node's best is not measured."""
+LEAST_DOUBT, MOST_DOUBT = 0.02, 0.1
+"""Bounds of what a measured gain must exceed, as a share, before a plan leaves what the model predicts."""
+
+Copy = Callable[[TensorType, Layout | None, Layout | None], KernelTask]
+Choice = tuple[tuple[str, ...], Decision]  # a node by its outputs, and what it may do
+
+
+class TaskPrices(Protocol):
+    """What is known of tasks: `op_tuner.costs.MeasuredCosts`."""
+
+    def known(self, task: KernelTask) -> Price | None:
+        """Of a record; None where there is none."""
+
+    def ensure(self, tasks: Iterable[KernelTask]) -> int:
+        """Measures those without a record, where that is allowed; returns how many."""
 
 
 @dataclass(frozen=True)
 class TaskCost:
-    """In seconds. `task` prices a task, `copy` the conversion of a value of some type between two layouts."""
+    """In seconds. `doubtful` are the choices that a plan takes only where the gain is beyond their doubt."""
 
-    target: Target
-    threads: int
-    task: Callable[[KernelTask], float]
-    copy: Callable[[TensorType, Layout | None, Layout | None], float]
+    predicted: PredictedCost
+    prices: Mapping[Choice, Price]
+    copies: Mapping[tuple[TensorType, Layout | None, Layout | None], Price]
+    doubtful: frozenset[Choice] = field(default=frozenset())
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
-        if not decides(node) or decision.writes == KEPT:  # the second of a pair costs both
-            return 0.0
-        return self.task(decided_task(graph, node, decision, self.target, self.threads))
+        price = self.price(graph, node, decision)
+        doubt = min(max(price.spread, LEAST_DOUBT), MOST_DOUBT)
+        return price.seconds * (1 + doubt * ((node.outputs, decision) in self.doubtful))
 
     def conversion(self, graph: Graph, value: str, source: Layout | None, target: Layout | None) -> float:
-        return self.copy(graph.types[value], source, target)
+        return self.price_conversion(graph, value, source, target).seconds
+
+    def price(self, graph: Graph, node: Node, decision: Decision) -> Price:
+        found = self.prices.get((node.outputs, decision))
+        return found or self.predicted.price(graph, node, decision)
+
+    def price_conversion(
+        self, graph: Graph, value: str, source: Layout | None, target: Layout | None
+    ) -> Price:
+        found = self.copies.get((graph.types[value], source, target))
+        return found or self.predicted.price_conversion(graph, value, source, target)
+
+
+def price_graph(
+    graph: Graph, predicted: PredictedCost, options: PlanOptions, tasks: TaskPrices, copy: Copy
+) -> TaskCost:
+    """The costs of all that a plan of the fused graph may choose, measured at once where that is allowed.
+
+    `copy` gives the task of a conversion. Of each node only what is not hopeless is measured. The plan that
+    the model predicts keeps its choices unless others are measured to be better by more than their spread.
+    """
+    target = predicted.target
+    block = target.lanes(4)
+    views = find_views(graph).skipped
+    choices = {
+        (node.outputs, decision): (node, predicted.node(graph, node, decision))
+        for n, node in enumerate(graph.nodes)
+        if decides(node) or n not in views
+        for decision in alternatives(graph, node, block, options.accuracy)
+        if decision.writes != KEPT  # the second of a pair costs both
+    }
+    wanted_tasks = {
+        (node.outputs, decision): decided_task(graph, node, decision, target, predicted.threads)
+        for node, decision in _hopeful(choices)
+    }
+    copies = {key: copy(*key) for key in _conversions(graph, block)}
+    tasks.ensure([*wanted_tasks.values(), *copies.values()])
+    known = {choice: price for choice, task in wanted_tasks.items() if (price := tasks.known(task))}
+    working = {outputs for (outputs, _), price in known.items() if isfinite(price.seconds)}
+    known = {choice: price for choice, price in known.items() if choice[0] in working}
+    prices = _complete({choice: seconds for choice, (_, seconds) in choices.items()}, known)
+    plan = plan_layout(graph, block, predicted, replace(options, mode="global"))
+    kept = {(graph.nodes[n].outputs, d) for n, d in plan.decisions.items()}
+    moves = {key: price for key, task in copies.items() if (price := tasks.known(task))}
+    return TaskCost(predicted, prices, moves, frozenset(prices.keys() - kept))
+
+
+def _hopeful(choices: Mapping[Choice, tuple[Node, float]]) -> list[tuple[Node, Decision]]:
+    best: dict[Hashable, float] = {}
+    for choice, (_, seconds) in choices.items():
+        best[_rivals(choice)] = min(seconds, best.get(_rivals(choice), seconds))
+    return [(node, c[1]) for c, (node, s) in choices.items() if s <= HOPELESS * best[_rivals(c)]]
+
+
+def _rivals(choice: Choice) -> Hashable:
+    """Choices do the same work where these are equal: a node's alone, or those of it and the one before."""
+    outputs, decision = choice
+    return outputs, decision.reads == KEPT
+
+
+def _conversions(graph: Graph, block: int) -> list[tuple[TensorType, Layout | None, Layout | None]]:
+    found: dict[tuple[TensorType, Layout | None, Layout | None], None] = {}
+    for value in (*graph.inputs, *(o for node in graph.nodes for o in node.outputs)):
+        if may_move(graph, value, block):
+            type = graph.types[value]
+            layouts: Sequence[Layout | None] = (None, *layouts_of(type.rank, block))
+            found.update({(type, a, b): None for a in layouts for b in layouts if a != b})
+    return list(found)
+
+
+def _complete(predicted: Mapping[Choice, float], known: Mapping[Choice, Price]) -> dict[Choice, Price]:
+    """What is not known is predicted, in proportion to the best that is known of the same work."""
+    best: dict[Hashable, Choice] = {}
+    for choice, price in known.items():
+        rivals = _rivals(choice)
+        if rivals not in best or price.seconds < known[best[rivals]].seconds:
+            best[rivals] = choice
+    prices = {**known}
+    for choice, seconds in predicted.items():
+        if choice not in known:
+            prices[choice] = Price(seconds, "predicted", MODEL)
+            if (fastest := best.get(_rivals(choice))) is not None:
+                told, factor = known[fastest], known[fastest].seconds / predicted[fastest]
+                name = f"{MODEL} × {told.name}"
+                prices[choice] = Price(seconds * factor, "scaled", name, told.spread)
+    return prices
 
 
 def decided_task(graph: Graph, node: Node, decision: Decision, target: Target, threads: int) -> KernelTask:

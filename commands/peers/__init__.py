@@ -9,6 +9,7 @@ from ...errors import InputError
 from .base import Network, Peer, Runner
 from .burnish_peer import Burnish
 from .litert_peer import LiteRT
+from .loops_peer import compiled_loops
 from .ncnn_peer import Ncnn
 from .onnxruntime_peer import OnnxRuntime
 from .openvino_peer import OpenVino
@@ -28,13 +29,15 @@ __all__ = [
 ]
 
 DEFAULT = ("onnxruntime", "openvino")
-NAMES = ("onnxruntime", "openvino", "torch", "ncnn", "litert")
+LOOPS = ("gcc", "graphite", "polly")
+NAMES = ("onnxruntime", "openvino", "torch", "ncnn", "litert", *LOOPS)
 
 
 def find(names: Sequence[str] = DEFAULT, tflite: Mapping[str, str | Path] | None = None) -> list[Peer]:
     """Peers by name, installed or not; "all" stands for every one of them.
 
-    "openvino" gives two peers (float32, and its own default precision), "torch" two (eager, inductor).
+    "openvino" gives two peers (float32, and its own default precision), "torch" two (eager, inductor). "gcc",
+    "graphite" and "polly" run models that are one convolution as loops in C.
     `tflite` maps names of networks to .tflite files; giving one adds LiteRT. InputError for another name.
     """
     wanted = list(dict.fromkeys(NAMES if "all" in names else names))
@@ -51,5 +54,6 @@ def find(names: Sequence[str] = DEFAULT, tflite: Mapping[str, str | Path] | None
         "torch": [Torch(), Torch(compiled=True)],
         "ncnn": [Ncnn()],
         "litert": [LiteRT(tflite or {})],
+        **{name: [compiled_loops(name)] for name in LOOPS},
     }
     return [peer for name in wanted for peer in made[name]]

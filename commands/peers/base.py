@@ -75,6 +75,11 @@ class Runner(ABC):
         The arrays must stay unchanged while the call is in use; it holds until the next `bind`.
         """
 
+    @property
+    def algorithm(self) -> str:
+        """What it was chosen to run, where that is known."""
+        return ""
+
     @abstractmethod
     def outputs(self, result: object) -> dict[str, np.ndarray]:
         """The outputs, by name, of the bound call that has just returned `result`."""

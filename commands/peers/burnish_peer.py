@@ -10,12 +10,21 @@ import numpy as np
 
 from .base import Arrays, Network, Peer, Runner
 
+NOTABLE = 0.1
+
 
 class BurnishRunner(Runner):
     def __init__(self, module: Any, threads: int, network: Network):
         self.module = module
         self.context = module.context(threads)
         self.names = network.output_names
+
+    @property
+    def algorithm(self) -> str:
+        """Those of at least a tenth of the operations, the most first."""
+        work = getattr(self.module, "operations", {})
+        shares = sorted(((count / max(1, sum(work.values())), name) for name, count in work.items()))
+        return ", ".join(name for share, name in reversed(shares) if share >= NOTABLE)
 
     def bind(self, inputs: Arrays) -> Callable[[], object]:
         for name, array in inputs.items():

@@ -21,7 +21,7 @@ def result():
         "A CPU", 2, 2**30, {"L1d": 49152, "L2": 1 << 20}, ("avx2",), "Linux", {"python": "3.11"}
     )
     rows = (
-        row("burnish", (0.010, 0.011, 0.012), speed=0.9, subject=True),
+        row("burnish", (0.010, 0.011, 0.012), speed=0.9, subject=True, algorithm="winograd4"),
         row("onnxruntime", (0.009, 0.010, 0.011), speed=1.0),
         row("openvino-bf16", (0.005, 0.005, 0.006), speed=2.0, precision="bf16"),
         Row("ncnn", "1.0", "f32", reason="no | such operator", error=float("inf")),
@@ -37,6 +37,7 @@ def test_table_shows_losses_and_failures(result):
     lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
     assert "11.0 (10.0–12.0)" in lines["burnish"] and "200 (40%)" in lines["burnish"]
     assert "0.90" in lines["burnish"] and "slower" in lines["burnish"]
+    assert "winograd4" in lines["burnish"] and "algorithm" in text
     assert "fastest peer" in lines["onnxruntime"]
     assert "440 " in lines["openvino-bf16"] and "%" not in lines["openvino-bf16"]
     assert "error 2e-03 of scale" in lines["openvino-bf16"]
