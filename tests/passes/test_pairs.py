@@ -15,10 +15,11 @@ from burnish.graph_passes.pairs import KEPT, STRIPS, pointwise_after
 from burnish.graph_passes.pbqp import solve
 from burnish.graph_passes.plan_layout import MODES, LayoutPlan, PlanOptions, _Planner, plan_layout
 from burnish.graph_passes.predict import PredictedCost
-from burnish.graph_passes.task_cost import TaskCost, decided_task
+from burnish.graph_passes.task_cost import decided_task
 from onnx import TensorProto, helper, numpy_helper
 
 from .test_plan_layout import BLOCK, TARGET, RandomCost, fused
+from .test_task_cost import Told, prices
 
 CHANNELS = 16
 
@@ -123,14 +124,9 @@ def test_the_merged_node_is_priced():
         if plan.decisions[i].reads == KEPT
     ]
     assert held == priced and len(held) == 2
-    cost = TaskCost(TARGET, 1, lambda task: 7.0, lambda *a: 1.0)
-    assert [cost.node(graph, n, plan.decisions[i]) for i, n in enumerate(graph.nodes)] == [
-        7.0,
-        0,
-        7.0,
-        0,
-        7.0,
-    ]
+    cost = prices(graph, Told(lambda task: 7.0))
+    found = [cost.price(graph, n, plan.decisions[i]).seconds for i, n in enumerate(graph.nodes)]
+    assert found == [7.0, 0, 7.0, 0, 7.0]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -35,7 +35,7 @@ class Told:
         return None if found is None else Price(found, "record", f"r{task.digest[:6]}", self.spread)
 
 
-def priced(graph, told):
+def prices(graph, told):
     copy = partial(conversion_task, target=TARGET, threads=1)
     return price_graph(graph, PREDICTED, PlanOptions(), told, copy)
 
@@ -47,7 +47,7 @@ def choices(graph):
 def test_what_is_hopeless_is_not_measured_but_scaled():
     graph = fused(network())
     told = Told(lambda task: 1e-3)
-    cost = priced(graph, told)
+    cost = prices(graph, told)
     scaled = 0
     for node, decision in choices(graph):
         times = [PREDICTED.node(graph, node, d) for d in alternatives(graph, node, BLOCK)]
@@ -65,7 +65,7 @@ def test_what_is_hopeless_is_not_measured_but_scaled():
 
 def test_nothing_known_is_the_prediction():
     graph = fused(network())
-    cost = priced(graph, Told(lambda task: None))
+    cost = prices(graph, Told(lambda task: None))
     for node, decision in choices(graph):
         assert cost.price(graph, node, decision) == PREDICTED.price(graph, node, decision)
     plan, same = plan_layout(graph, BLOCK, cost), plan_layout(graph, BLOCK, PREDICTED)
@@ -74,7 +74,7 @@ def test_nothing_known_is_the_prediction():
 
 def test_a_node_of_which_nothing_works_is_predicted():
     graph = fused(network())
-    cost = priced(graph, Told(lambda task: float("inf")))
+    cost = prices(graph, Told(lambda task: float("inf")))
     assert plan_layout(graph, BLOCK, cost).cost < 1
 
 
@@ -91,5 +91,5 @@ def test_a_gain_within_the_spread_moves_no_choice(gain, moves):
             return 0.0
         return 1e-3 * (1.0 if task.digest in chosen else gain)
 
-    plan = plan_layout(graph, BLOCK, priced(graph, Told(seconds, spread=0.08)))
+    plan = plan_layout(graph, BLOCK, prices(graph, Told(seconds, spread=0.08)))
     assert (plan.decisions != predicted.decisions) == moves
