@@ -231,7 +231,7 @@ class Schedule:
                     return Store(name, fn(st.index), on_expr(st.value))
                 return Store(st.buffer, tuple(on_expr(i) for i in st.index), on_expr(st.value))
             if isinstance(st, Prefetch):
-                return st
+                return Prefetch(name, fn(st.index)) if st.buffer == buffer else st
             if isinstance(st, If):
                 return If(on_expr(st.cond), tuple(map(on_stmt, st.then)), tuple(map(on_stmt, st.other)))
             if isinstance(st, For):
@@ -243,6 +243,8 @@ class Schedule:
             return st
 
         nest.guards = [on_expr(g) for g in nest.guards]
+        for lp in nest.loops:
+            lp.after = tuple(map(on_stmt, lp.after))
         for x in nest.children():
             self._rewrite_uses(x, buffer, fn, name)
         nest.body = [x if isinstance(x, Nest) else on_stmt(x) for x in nest.body]

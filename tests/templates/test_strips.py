@@ -28,6 +28,7 @@ CASES = [  # batch, channels, out channels, height, width, kernel, stride, pads,
     (3, 17, 17, 4, 5, 3, 1, (1, 1, 1, 1), True),
     (1, 40, 24, 5, 6, 3, 1, (0, 2, 0, 1), False),
     (1, 8, 72, 2, 2, 3, 1, (1, 1, 1, 1), False),
+    (1, 136, 16, 3, 5, 3, 1, (1, 1, 1, 1), False),  # enough channels for prefetches
 ]
 
 
