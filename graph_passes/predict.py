@@ -38,6 +38,7 @@ MEMORY_CORES = 1.4  # times as much reaches all of them
 OVERLAP = 0.8  # of the shorter of arithmetic and memory traffic hides behind the other
 CACHE = 19.0  # bytes of activations a cycle and core
 CONVERSION = 9.5  # the same, read and written while the layout changes
+PAIRED = 1.02  # times the two kernels' time, the bytes that a pair saves aside
 SCATTERED = 0.6  # of a depthwise convolution's input, more time to read it in strips than as a whole
 
 
@@ -92,7 +93,8 @@ class PredictedCost:
         nbytes = sum(t.nbytes for t in values)
         _, slower = best_rows(values[1].dims, nbytes, self.target, self.threads)
         saved = self._cached(2 * values[1].nbytes - SCATTERED * values[0].nbytes, CACHE)
-        return (self.node(graph, before, alone) + self.node(graph, node, alone)) * slower - saved
+        apart = self.node(graph, before, alone) + self.node(graph, node, alone)
+        return apart * slower * PAIRED - saved
 
     def _convolution(self, op: FusedOp, conv: Node, decision: Decision) -> float:
         weights = op.graph.types[conv.inputs[1] or ""]
