@@ -94,7 +94,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
         and held.dtype is F32
         and held.dims[1] == 1
         and channels == conv.op.group > 1
-        and max(held.dims[2:]) > 1
+        and held.dims[2] > 1  # else the template could not tell rows from images
         and data not in graph.constants
         and weights in graph.constants
         and all(v in graph.constants and _per_channel(graph, conv, v, channels) for v in others)
