@@ -24,6 +24,7 @@ COMMANDS = {
     "trace": ("trace", "Show one operator on every rung from ONNX to assembly."),
     "zoo": ("zoo", "List the built-in networks, or write one as an .onnx file."),
     "targets": ("targets", "List the machines that code can be generated for."),
+    "records": ("records", "Look at measured times; merge, export and import them."),
     "cache": ("cache", "Show or clear what earlier compilations left on disk."),
     "settings": ("settings", "List the environment variables that Burnish reads."),
 }

@@ -131,6 +131,22 @@ def test_bench_shows_measured_plans_beside_predicted_ones(burnish, tmp_path):
     assert len(records.read_text().splitlines()) > 3
 
 
+def test_records_are_carried_from_file_to_file(burnish, error, tmp_path):
+    mine, other, best = (tmp_path / f"{name}.jsonl" for name in ("mine", "other", "best"))
+    options = ["--threads", "1", "-o", tmp_path / "m.so", "--measure", "--records"]
+    burnish("compile", "digits", *options, mine)
+    tasks = len(mine.read_text().splitlines())
+    assert f"{tasks} measurements of {tasks} tasks" in burnish("records", "list", "--records", mine).stdout
+    assert len(burnish("records", "top", "-n", "3", "--records", mine).stdout.splitlines()) == 3
+    assert f"{tasks} added" in burnish("records", "merge", other, mine).stdout
+    assert "0 added" in burnish("records", "import", mine, "--records", other).stdout
+    assert f"{tasks} records" in burnish("records", "export", best, "--records", other).stdout
+    assert sorted(best.read_text().splitlines()) == sorted(mine.read_text().splitlines())
+    assert "exists; expected a new file" in error("records", "export", best, "--records", other)
+    assert "there is no file" in error("records", "top", "--records", tmp_path / "none.jsonl")
+    assert burnish("records", "path").stdout.strip().endswith("records.jsonl")
+
+
 def test_bench_compares_and_writes_both_files(burnish, error, tmp_path):
     files = ("--json", tmp_path / "b.json", "--markdown", tmp_path / "b.md")
     options = ("--rounds", 1, "--threads", 1, "--against", "onnxruntime")

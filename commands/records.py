@@ -1,0 +1,91 @@
+"""`burnish records`: measurements that were kept, looked at and carried between machines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from ..errors import InputError
+from ..op_tuner.records import Record, append, best_per_task, default_path, merge, read
+from .files import check_writable
+
+FILE = click.Path(path_type=Path)
+RECORDS = click.option(
+    "--records", type=FILE, metavar="FILE", help="Instead of the user's own (`burnish records path`)."
+)
+
+
+@click.group("records")
+def command():
+    """Look at measured times, and carry them from one file or machine to another."""
+
+
+@command.command("path")
+def path():
+    """Print the file that holds this user's measurements."""
+    click.echo(default_path())
+
+
+@command.command("list")
+@RECORDS
+def summary(records):
+    """Count measurements and tasks by machine, and failures by kind."""
+    found = _read(records)
+    click.echo(
+        f"{records or default_path()}: {len(found)} measurements of {len({r.task for r in found})} tasks"
+    )
+    for machine, count in Counter(f"{r.hardware.cpu} ({r.hardware.core})" for r in found).most_common():
+        click.echo(f"  {machine}: {count}")
+    for error, count in Counter(r.error for r in found if r.error).most_common():
+        click.echo(f"  failed by {error}: {count}")
+
+
+@command.command("top")
+@click.option("-n", "count", type=click.IntRange(min=1), default=20, show_default=True, help="Tasks to show.")
+@RECORDS
+def top(count, records):
+    """Show the slowest tasks with the best config of each."""
+    best = sorted(best_per_task(_read(records)), key=lambda r: -(r.seconds or 0.0))
+    for r in best[:count]:
+        name = r.key.split(" ", 1)[0]
+        config = " ".join(f"{knob}={value}" for knob, value in r.config.items())
+        click.echo(f"{(r.seconds or 0) * 1e6:10.1f} µs  {name}  {r.algorithm}  {config}")
+
+
+@command.command("merge")
+@click.argument("into", type=FILE)
+@click.argument("sources", type=FILE, nargs=-1, required=True, metavar="SOURCE…")
+def merge_files(into, sources):
+    """Add to INTO what it lacks of every SOURCE."""
+    check_writable(into, (".jsonl",))
+    click.echo(f"{into}: {merge(into, sources)} added")
+
+
+@command.command("export")
+@click.argument("output", type=FILE)
+@RECORDS
+def export(output, records):
+    """Write the best measurement of each task on each machine to OUTPUT, a new file."""
+    check_writable(output, (".jsonl",))
+    if output.exists() and output.stat().st_size:
+        raise InputError(f"{output} exists; expected a new file, or use `burnish records merge`")
+    best = best_per_task(_read(records))
+    append(output, best)
+    click.echo(f"{output}: {len(best)} records")
+
+
+@command.command("import")
+@click.argument("source", type=FILE)
+@RECORDS
+def import_file(source, records):
+    """Add the measurements of SOURCE to the user's own."""
+    into = records or default_path()
+    click.echo(f"{into}: {merge(into, [source])} added")
+
+
+def _read(records: Path | None) -> list[Record]:
+    if records is not None and not records.exists():
+        raise InputError(f"there is no file {str(records)!r}; expected records (.jsonl)")
+    return read(records or default_path())[0]
