@@ -42,7 +42,11 @@ def template(task: KernelTask) -> ModuleType:
 
 
 def algorithms(task: KernelTask) -> list[str]:
-    """Names of the algorithms that fit the task, the most specific first."""
-    if task.transformed:  # it was decided on
-        return [task.transformed]
+    """Names of the algorithms that fit the task, the most specific first.
+
+    Where one was decided on, that one; if its template cannot take odd sizes, any that reads its layouts.
+    """
+    chosen = task.transformed
+    if chosen and _TEMPLATE_OF[chosen].matches(task):
+        return [chosen]
     return [name for name, module in TEMPLATES.items() if module.matches(task)]

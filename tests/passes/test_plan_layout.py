@@ -182,6 +182,19 @@ def test_any_plan_is_right(network, seed, monkeypatch):
             np.testing.assert_allclose(got[name], array, rtol=0, atol=2e-5 * np.abs(array).max())
 
 
+@pytest.mark.parametrize("shapes", [((2, 2, 0, 2), (2, 8)), ((1, 4, 6, 1), (1, 3)), ((3, 4), (4, 1))])
+def test_products_that_no_register_tile_fits(shapes):
+    """Empty ones, and those with one product a sum, or one column."""
+    a, w = (np.random.default_rng(1).standard_normal(shape).astype(np.float32) for shape in shapes)
+    node = helper.make_node("MatMul", ["a", "w"], ["y"], "product")
+    x = helper.make_tensor_value_info("a", TensorProto.FLOAT, a.shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (a @ w).shape)
+    graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    got = pipeline.compile(model, target="x86-64-v3", cache=False).run({"a": a})["y"]
+    np.testing.assert_allclose(got, a @ w, rtol=1e-6)
+
+
 def test_unknown_mode():
     with pytest.raises(InputError, match="expected one of global"):
         PlanOptions("best")
