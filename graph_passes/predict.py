@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
 from ..compiler.ops.conv import Conv
@@ -101,8 +103,9 @@ class PredictedCost:
         out = op.graph.types[conv.outputs[0]]
         products = out.size * weights.size / weights.dims[0]
         assert isinstance(conv.op, Conv)
-        for size, kernel, pad in zip(out.dims[2:], weights.dims[2:], conv.op.pads):
-            products *= max(0.1, 1 - (pad > 0) * (kernel - 1) / max(kernel, 1) / size)  # taps on padding
+        extents = (op.graph.types[conv.inputs[0] or ""].dims[2:], out.dims[2:], weights.dims[2:])
+        for window in zip(*extents, conv.op.strides, conv.op.dilations, conv.op.pads):
+            products *= _taps_inside(*window)
         rate = DIRECT_RATE
         if decision.writes is None:
             rate = PLAIN_RATE
@@ -140,3 +143,9 @@ class PredictedCost:
         computed = lanes + self._cached(work.moved, CACHE, cores) + waits
         streamed = work.streamed / (MEMORY * CLOCK * min(cores, MEMORY_CORES))
         return max(computed, streamed) + (1 - OVERLAP) * min(computed, streamed)
+
+
+def _taps_inside(size: int, outputs: int, kernel: int, stride: int, dilation: int, pad: int) -> float:
+    """The share of a window's taps along one axis that do not fall on padding: only these are computed."""
+    at = np.arange(outputs)[:, None] * stride + np.arange(kernel) * dilation - pad
+    return float(((at >= 0) & (at < size)).mean()) if at.size else 1.0

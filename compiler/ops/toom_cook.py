@@ -22,9 +22,8 @@ _LARGE = ((0, 1), (1, 1), (-1, 1), (1, 2), (-1, 2), (2, 1), (-2, 1))
 POINTS: dict[tuple[int, int], tuple[Fraction, ...]] = {
     key: tuple(Fraction(*p) for p in points)
     for key, points in {
-        (2, 2): _SMALL[:2],
+        (2, 2): _SMALL[1:],
         (3, 2): _SMALL,
-        (4, 2): ((0, 1), (1, 1), (-1, 1), (2, 1)),
         (2, 3): _SMALL,
         (4, 3): _MEDIUM,
         (6, 3): _LARGE,

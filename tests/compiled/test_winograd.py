@@ -43,13 +43,20 @@ UNEVEN_PADS = Shape(2, 32, 32, 5, 13, (0, 1, 1, 0))
 DEEP = Shape(1, 96, 64, 14, 14)
 WIDE_PADS = Shape(1, 16, 96, 9, 4, (2, 2, 2, 2))
 BATCH = Shape(3, 16, 32, 8, 6, (0, 0, 0, 0))
+ONE_TILE_5 = Shape(1, 16, 32, 1, 1, (2, 2, 2, 2))
+UNEVEN_PADS_5 = Shape(2, 16, 32, 6, 11, (1, 2, 0, 2))
+DEEP_5 = Shape(1, 48, 32, 14, 7, (2, 2, 2, 2))
 MANY_TILES = Shape(1, 32, 64, 31, 29)
 SHAPES = {
     "winograd2": (ONE_TILE, ODD, WIDE_PADS, BATCH),
     "winograd4": (ONE_TILE, ODD, UNEVEN_PADS, DEEP, BATCH, MANY_TILES),
     "winograd6": (UNEVEN_PADS,),
+    "winograd2_5x5": (ONE_TILE_5, DEEP_5),
+    "winograd4_5x5": (UNEVEN_PADS_5,),
+    "polyphase2": (ONE_TILE, ODD, UNEVEN_PADS),
+    "polyphase3": (ODD, DEEP, BATCH),
 }
-NARROW = {"winograd2": (UNEVEN_PADS,), "winograd4": (ODD,)}
+NARROW = {"winograd2": (UNEVEN_PADS,), "winograd4": (ODD,), "polyphase2": (BATCH,)}
 """Shapes on targets narrower than the host."""
 
 

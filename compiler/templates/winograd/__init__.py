@@ -1,5 +1,8 @@
 """Convolution by Winograd's minimal filtering F(m×m, r×r), all three stages blocked together.
 
+    winograd2, 4, 6    3×3 of stride 1        winograd2_5x5, winograd4_5x5    5×5 of stride 1
+    polyphase2, 3      3×3 of stride 2, as four convolutions of stride 1 with at most 2×2 taps
+
 Either a task takes some rows of tiles through all stages (`fused`: V and M stay in its cache), or all of V is
 made first and a task takes a block of output channels for all tiles (few tiles, many channels).
 Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016).

@@ -50,12 +50,16 @@ class Variant:
         return ((0, 0),) if self.stride == 1 else ((0, 1), (0, 0), (1, 0), (1, 1))
 
 
-VARIANTS = {
+VARIANTS = {  # errors: docs/performance.md
     v.name: v
     for v in (
         Variant("winograd2", 2, 3, 1, 2e-6),
         Variant("winograd4", 4, 3, 1, 4e-6),
         Variant("winograd6", 6, 3, 1, 2e-5),
+        Variant("winograd2_5x5", 2, 5, 1, 4e-6),
+        Variant("winograd4_5x5", 4, 5, 1, 2e-5),
+        Variant("polyphase2", 2, 3, 2, 2e-6),
+        Variant("polyphase3", 3, 3, 2, 2e-6),
     )
 }
 

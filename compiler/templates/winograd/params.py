@@ -14,7 +14,13 @@ VECTORS = 2  # output-channel vectors of the micro-kernel
 MANY = 64  # tiles of an image that is cut into rows of tiles
 ENOUGH = 24  # tiles of a task
 PRODUCT_RATE = 0.88  # of the FMA peak: what the products reach
-TRANSFORM_COST = {2: 9.0, 4: 14.0, 6: 20.0}  # multiply-adds a point, channel and tile, both transforms
+TRANSFORM_COST = {
+    2: 9.0,
+    3: 12.0,
+    4: 14.0,
+    6: 20.0,
+}
+"""Multiply-adds a point, channel and tile by output tile, in either transform."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +95,12 @@ def work(variant: Variant, op: FusedOp, lanes: int) -> Work:
     transformed = len(g.points) * g.batch * g.tiles * (g.channels * len(variant.phases) + g.out_channels)
     return Work(
         products=products,
-        rate=PRODUCT_RATE * _tile_rate(g.tiles),
+        rate=PRODUCT_RATE * _tile_rate([len(c.tiles) for c in classes]),
         streamed=sum(c.count * len(c.phases) for c in classes) * g.channels * g.out_channels * 4,
         other=transformed * TRANSFORM_COST[variant.m],
     )
 
 
-def _tile_rate(tiles: int) -> float:
-    """The micro-kernel's share of its best speed for few tiles: two FMAs and two loads a cycle, latency 4."""
-    group = -(-tiles // -(-tiles // 14))
-    return group / max(group, (group + 2) / 2, 4.0)
+def _tile_rate(tiles: Sequence[int]) -> float:
+    """Of the micro-kernel's best speed: less than four tiles do not hide the latency of multiply-adds."""
+    return sum(tiles) / sum(max(n, 4 * -(-n // 6)) for n in tiles)
