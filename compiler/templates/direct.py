@@ -165,8 +165,8 @@ def tiled(task: KernelTask, expr: TensorExpr, roles: Roles, p: Params) -> Schedu
     if p.prefetch and innermost:
         sch.append(f"{ACC}.update", innermost, *_prefetches(sch, task, roles, p))
     if p.ahead and p.block:
-        axis, size = p.block[0]
-        sch.append(f"{ACC}.update", f"{axis}_o", *_input_prefetches(sch, task, roles, p, f"{axis}_o"))
+        step = f"{p.block[0][0]}_o"
+        sch.append(f"{ACC}.update", step, *_input_prefetches(sch, task, roles, p, step))
     if p.unrolled:  # taps that share loads would keep them all in registers, and spill
         sch.append(f"{ACC}.update", p.unrolled[-1], Barrier("order"))
     return sch
@@ -388,7 +388,8 @@ def _rank_tiles(
         for rows in range(1, min(8, extents[second]) + 1 if second else 2):
             for width in range(1, min(28, extents[first]) + 1 if first else 2):
                 accumulators = rows * width * columns
-                spare = target.vector_registers - (accumulators + columns + 1)
+                held = columns if rows * width > 1 else 1  # what is used once need not stay in a register
+                spare = target.vector_registers - (accumulators + held + 1)
                 windows = rows > 1 and bool(roles.taps)  # both axes of taps unrolled
                 if spare < windows or _too_long(acc, roles, extents, accumulators, rows):
                     continue
