@@ -15,13 +15,12 @@ where not).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import replace
 
 from ..ir import affine
 from ..ir import scalar as s
 from ..ir.expr import Axis, Stage, TensorExpr
-from ..ir.loops import Barrier, Prefetch, Program, Store
+from ..ir.loops import Barrier, Program, Store
 from ..ir.scalar import Binary, Expr, Load, Var
 from ..kernel_task import Config, KernelTask
 from ..schedule.canonical import canonical
@@ -32,37 +31,18 @@ from ..schedule.schedule import Schedule
 from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .common import inline_cheap
+from .prefetch import (
+    blocks_ahead,
+    input_prefetches,
+    panel_bytes,
+    panel_prefetches,
+    weight_bytes,
+    weight_prefetches,
+)
 from .products import PACKED
+from .register_tiles import ACC, MAX_UNROLLED, Params, Roles, lanes_of, rank_tiles, roles_of, slides_with
 
 ALGORITHMS = (PACKED,)
-ACC = "tile_acc"
-FAR_CHANNELS = 128  # from here on a pointwise sum waits for its input unless that is prefetched
-LONG_CODE = 1.03  # cost of a tile whose taps are unrolled over both pixel axes, relative
-MAX_UNROLLED = 640  # updates of the register tile in one loop body
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What each axis of the accumulator is for."""
-
-    vector: str
-    column: str | None  # blocks of the vector axis or its outer part: weights change, inputs do not
-    pixels: tuple[str, ...]  # inputs change, weights do not; innermost first
-    batch: tuple[str, ...]  # both change
-    taps: tuple[str, ...]  # reduction axes that slide over a pixel axis
-    sums: tuple[str, ...]  # the other reduction axes
-
-
-@dataclass(frozen=True)
-class Params:
-    tile: tuple[tuple[str, int], ...]  # register tile: axis → size
-    reduction: tuple[str, ...]  # loop order, outermost first
-    unrolled: tuple[str, ...]
-    block: tuple[tuple[str, int], ...]  # reduction axes split by the input's channel block
-    columns_outer: bool
-    prefetch: int  # cache lines of weights ahead of the arithmetic; 0: none
-    ahead: int  # channel blocks of the input that are prefetched before they are needed; 0: none
-    tasks_inner: bool  # whether the innermost pixel loop is dealt to threads too
 
 
 def matches(task: KernelTask) -> bool:
@@ -82,7 +62,7 @@ def params_of(task: KernelTask, expr: TensorExpr, roles: Roles, cfg: Config) -> 
     """Of an expression in the form that `expression` gives."""
     acc = expr.stage(ACC)
     extents = {a.name: a.extent for a in acc.all_axes}
-    best = _rank_tiles(acc, roles, extents, task.target)
+    best = rank_tiles(acc, roles, extents, task.target)
     tile = cfg.choose("tile", best[:64], best[0])
     assert acc.reduce is not None
     block = tuple((a, b) for a in roles.sums if (b := _channel_block(acc, a)) > 1)
@@ -90,6 +70,10 @@ def params_of(task: KernelTask, expr: TensorExpr, roles: Roles, cfg: Config) -> 
     outer = {axis: -(-extents[axis] // size) for axis, size in tile}
     tasks = math.prod(outer.get(a, 1) for a in (roles.column, *roles.pixels[1:]) if a)
     tasks *= math.prod(extents[a] for a in roles.batch)
+    cold = weight_bytes(task, expr) > task.target.l2
+    in_order = bool(block and roles.column and roles.pixels) and not roles.batch
+    # In the second-level cache beside its successor: what prefetches every line twice would only take slots.
+    fits = in_order and not roles.taps and panel_bytes(task, expr, roles, dict(tile)) * 2 <= task.target.l2
     tasks_inner = bool(roles.pixels) and tasks < 8 * task.threads
     return Params(
         tile=tile,
@@ -97,19 +81,11 @@ def params_of(task: KernelTask, expr: TensorExpr, roles: Roles, cfg: Config) -> 
         unrolled=unrolled,
         block=block,
         columns_outer=cfg.choose("columns_outer", (True, False), True),
-        prefetch=cfg.choose(
-            "prefetch", (0, 32, 64, 128), 32 if _weight_bytes(task, expr) > task.target.l2 else 0
-        ),
-        ahead=cfg.choose("ahead", (0, 1, 2, 4), _blocks_ahead(roles, extents, block)),
+        prefetch=cfg.choose("prefetch", (0, 32, 64, 128), 32 if cold and not fits else 0),
+        ahead=cfg.choose("ahead", (0, 1, 2, 4), blocks_ahead(roles, extents, block)),
+        panel=cfg.choose("panel", (True, False) if in_order else (False,), cold and in_order),
         tasks_inner=cfg.choose("tasks_inner", (True, False), tasks_inner),
     )
-
-
-def _blocks_ahead(roles: Roles, extents: dict[str, int], block: tuple[tuple[str, int], ...]) -> int:
-    """Blocks of channels lie far apart, which no hardware prefetcher follows. Taps use a block for longer."""
-    if not block or extents[block[0][0]] < FAR_CHANNELS:
-        return 0
-    return 1 if roles.taps else 2
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
@@ -139,7 +115,7 @@ def tiled(task: KernelTask, expr: TensorExpr, roles: Roles, p: Params) -> Schedu
         outer[axis] = f"{axis}_o"
         if axis == roles.vector:
             vector = f"{axis}_v"
-            sch.split(f"{axis}_i", _lanes(acc, task.target), f"{axis}_c", vector, within=parts)
+            sch.split(f"{axis}_i", lanes_of(acc, task.target), f"{axis}_c", vector, within=parts)
             inner.append(f"{axis}_c")
         else:
             inner.append(f"{axis}_i")
@@ -163,10 +139,13 @@ def tiled(task: KernelTask, expr: TensorExpr, roles: Roles, p: Params) -> Schedu
         sch.annotate("unroll", axis)
     innermost = p.reduction[-1] if p.reduction else None
     if p.prefetch and innermost:
-        sch.append(f"{ACC}.update", innermost, *_prefetches(sch, task, roles, p))
+        sch.append(f"{ACC}.update", innermost, *weight_prefetches(sch, task, roles, p))
     if p.ahead and p.block:
         step = f"{p.block[0][0]}_o"
-        sch.append(f"{ACC}.update", step, *_input_prefetches(sch, task, roles, p, step))
+        sch.append(f"{ACC}.update", step, *input_prefetches(sch, task, roles, p, step))
+    if p.panel and p.columns_outer:
+        step = f"{p.block[0][0]}_o"
+        sch.append(f"{ACC}.update", step, *panel_prefetches(sch, task, roles, p, parent, step))
     if p.unrolled:  # taps that share loads would keep them all in registers, and spill
         sch.append(f"{ACC}.update", p.unrolled[-1], Barrier("order"))
     return sch
@@ -243,7 +222,7 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
     """Splits the innermost axis into vectors if it is not one already; packs operands that stride over it."""
     acc = expr.stage(ACC)
     vector = acc.axes[-1]
-    lanes = _lanes(acc, target)
+    lanes = lanes_of(acc, target)
     if vector.extent < 2:
         return None
     dims = {name: type.dims for name, type in expr.params}
@@ -316,122 +295,7 @@ def _by_phase(load: Load, shape: tuple[int, ...], step: int, n: int) -> Stage:
     return Stage(f"packed{n}", load.type, axes, body)
 
 
-# --- roles and tiles -------------------------------------------------------------------------------------
-
-
-def roles_of(expr: TensorExpr, target: Target, outer: tuple[str, ...] = ()) -> Roles | None:
-    """The roles of the accumulator's axes; those named in `outer` are batch axes, outside of all others."""
-    acc = expr.stage(ACC)
-    assert acc.reduce is not None
-    vector = acc.axes[-1].name
-    loads = s.loads(acc.body)
-    wide = [s.variables(ld) for ld in loads if vector in s.variables(ld)]
-    narrow = [s.variables(ld) for ld in loads if vector not in s.variables(ld)]
-    if not wide:
-        return None
-    column, pixels, batch = None, [], []
-    for axis in reversed(acc.axes[:-1]):
-        if axis.name in outer:
-            continue
-        in_wide = any(axis.name in names for names in wide)
-        in_narrow = any(axis.name in names for names in narrow)
-        if (
-            in_wide
-            and not in_narrow
-            and narrow
-            and column is None
-            and acc.axes[-1].extent == _lanes(acc, target)
-        ):
-            column = axis.name
-        elif (in_narrow and not in_wide) or (not narrow and _slides(acc, axis.name)):
-            pixels.append(axis.name)
-        else:
-            batch.append(axis.name)
-    taps = tuple(a.name for a in acc.reduce.axes if any(_slides_with(acc, a.name, p) for p in pixels))
-    sums = tuple(a.name for a in acc.reduce.axes if a.name not in taps)
-    outside = tuple(a.name for a in acc.axes if a.name in outer)
-    return Roles(vector, column, tuple(pixels), (*outside, *reversed(batch)), taps, sums)
-
-
-def _slides_with(acc: Stage, tap: str, pixel: str) -> bool:
-    """Whether some index mixes the two axes, as h·stride + kh does."""
-    for load in s.loads(acc.body):
-        for e in load.index:
-            if {tap, pixel} <= s.variables(e):
-                return True
-    return False
-
-
-def _slides(acc: Stage, pixel: str) -> bool:
-    assert acc.reduce is not None
-    return any(_slides_with(acc, a.name, pixel) for a in acc.reduce.axes)
-
-
-def _lanes(acc: Stage, target: Target) -> int:
-    return target.lanes(max(acc.dtype.bytes, 4))
-
-
-def _rank_tiles(
-    acc: Stage, roles: Roles, extents: dict[str, int], target: Target
-) -> list[tuple[tuple[str, int], ...]]:
-    """Register tiles by estimated cycles for the whole output, best first."""
-    lanes = _lanes(acc, target)
-    vectors = -(-extents[roles.vector] // lanes)  # registers that one step of the vector axis takes
-    found: list[tuple[float, tuple[tuple[str, int], ...]]] = []
-    first = roles.pixels[0] if roles.pixels else None
-    second = roles.pixels[1] if len(roles.pixels) > 1 else None
-    column_axis = roles.column or (roles.vector if extents[roles.vector] != lanes else None)
-    column_count = extents[roles.column] if roles.column else vectors
-    for columns in range(1, min(8, column_count) + 1):
-        if columns > 1 and column_axis is None:
-            break
-        for rows in range(1, min(8, extents[second]) + 1 if second else 2):
-            for width in range(1, min(28, extents[first]) + 1 if first else 2):
-                accumulators = rows * width * columns
-                held = columns if rows * width > 1 else 1  # what is used once need not stay in a register
-                spare = target.vector_registers - (accumulators + held + 1)
-                windows = rows > 1 and bool(roles.taps)  # both axes of taps unrolled
-                if spare < windows or _too_long(acc, roles, extents, accumulators, rows):
-                    continue
-                tile = [
-                    (axis, n) for axis, n in ((column_axis, columns), (second, rows), (first, width)) if axis
-                ]
-                if column_axis == roles.vector:
-                    tile[0] = (roles.vector, columns * lanes)
-                cost = _cost(
-                    extents,
-                    (column_count, columns),
-                    (extents.get(second or "", 1), rows),
-                    (extents.get(first or "", 1), width),
-                ) * (LONG_CODE if windows else 1)
-                found.append((cost, tuple(tile)))
-    found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))
-    return [tile for _, tile in found] or [()]
-
-
-def _too_long(acc: Stage, roles: Roles, extents: dict[str, int], accumulators: int, rows: int) -> bool:
-    taps = roles.taps if rows > 1 else roles.taps[-1:]
-    return accumulators * math.prod(extents[t] for t in taps) > MAX_UNROLLED and rows > 1
-
-
-def _cost(
-    extents: dict[str, int], columns: tuple[int, int], rows: tuple[int, int], width: tuple[int, int]
-) -> float:
-    """Cycles of one reduction step over the whole output: two FMAs and two loads a cycle, latency of four."""
-    total = 0.0
-    for n_columns, c in _pieces(*columns):
-        for n_rows, r in _pieces(*rows):
-            for n_width, w in _pieces(*width):
-                fmas = r * w * c
-                cycles = max(fmas / 2, (r * w + c) / 2, 4.0)
-                total += n_columns * n_rows * n_width * (cycles + 0.75)
-    return total
-
-
-def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
-    """(how many, of which size): the full tiles and the last one."""
-    full, rest = divmod(extent, size)
-    return [(full, size)] * bool(full) + [(1, rest)] * bool(rest)
+# --- reduction -------------------------------------------------------------------------------------
 
 
 def _channel_block(acc: Stage, axis: str) -> int:
@@ -456,7 +320,7 @@ def _reduction_order(
     sums_outer = [f"{a}_o" if a in block else a for a in roles.sums if a in block]
     sums_inner = [f"{a}_i" if a in block else a for a in roles.sums]
     taps = list(roles.taps)
-    tiled = [t for t in taps if any(tile.get(p, 1) > 1 and _slides_with(acc, t, p) for p in roles.pixels)]
+    tiled = [t for t in taps if any(tile.get(p, 1) > 1 and slides_with(acc, t, p) for p in roles.pixels)]
     serial = [t for t in taps if t not in tiled]
     count = math.prod(n for _, n in tile.items() if _ != roles.vector)
     unrolled = list(tiled)
@@ -501,65 +365,6 @@ def _guard_loads(sch: Schedule, acc: Stage) -> None:
     assert isinstance(store, Store) and isinstance(store.value, Binary)
     value = Binary(store.value.op, store.value.a, s.transform(store.value.b, guard))
     update.body = [Store(store.buffer, store.index, value)]
-
-
-def _weight_bytes(task: KernelTask, expr: TensorExpr) -> int:
-    types = dict(expr.params)
-    streamed = {ld.tensor for ld in s.loads(expr.stage(ACC).body)} & task.constants
-    return sum(types[name].size * types[name].dtype.bytes for name in streamed)
-
-
-def _prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params) -> list[Prefetch]:
-    """One cache line of every column's weights, `prefetch` lines ahead."""
-    store = sch.nest(f"{ACC}.update").body[0]
-    assert isinstance(store, Store)
-    column = f"{roles.column or roles.vector}_{'i' if roles.column else 'c'}"
-    lanes = _lanes_of_line()
-    result: list[Prefetch] = []
-    for load in s.loads(store.value):
-        if load.tensor not in task.constants:
-            continue
-        inner = [v for v in s.variables(load.index[-1])]
-        for n in range(_columns(roles, p, task)):
-            values: dict[str, Expr] = {**{v: s.const(0) for v in inner}, column: s.const(n)}
-            index = [affine.simplify(s.substitute(e, values), {}) for e in load.index]
-            index[-1] = index[-1] + p.prefetch * lanes
-            result.append(Prefetch(load.tensor, tuple(index)))
-    return result
-
-
-def _input_prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params, block: str) -> list[Prefetch]:
-    """The cache lines of the input that the tile reads `ahead` channel blocks later."""
-    update = sch.nest(f"{ACC}.update")
-    store = update.body[0]
-    assert isinstance(store, Store)
-    strides = {b.name: b.strides for b in (*sch.params, *sch.temps)}
-    inside = update.loops[update.vars.index(block) + 1 :]
-    walked = [lp for lp in inside if lp.var in roles.taps or lp.var[:-2] in dict(p.tile)]
-    start = {lp.var: s.const(0) for lp in inside}
-    result: list[Prefetch] = []
-    for load in s.loads(store.value):
-        if load.tensor in task.constants or load.tensor == ACC or block not in s.variables(load):
-            continue
-        loops = [lp for lp in walked if lp.var in s.variables(load)]
-        lines: dict[int, tuple[Expr, ...]] = {}
-        for at in product(*(range(lp.extent) for lp in loops)):
-            values = {**start, **{lp.var: s.const(n) for lp, n in zip(loops, at)}}
-            values[block] = Var(block) + p.ahead
-            index = tuple(affine.simplify(s.substitute(e, values), {}) for e in load.index)
-            parts = (affine.linear(e).offset * n for e, n in zip(index, strides[load.tensor]))
-            lines.setdefault(sum(parts) // _lanes_of_line(), index)
-        result += [Prefetch(load.tensor, index) for index in lines.values()]
-    return result
-
-
-def _lanes_of_line() -> int:
-    return 16
-
-
-def _columns(roles: Roles, p: Params, task: KernelTask) -> int:
-    size = dict(p.tile).get(roles.column or roles.vector, 1)
-    return size if roles.column else max(1, size // task.target.lanes(4))
 
 
 def _data_vars(sch: Schedule) -> list[str]:

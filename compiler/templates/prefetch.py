@@ -1,0 +1,118 @@
+"""Prefetches of the direct template: weights from memory, and input that lies in far blocks of channels."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+from ..ir import affine
+from ..ir import scalar as s
+from ..ir.expr import TensorExpr
+from ..ir.loops import Prefetch, Store
+from ..ir.scalar import Expr, Var
+from ..kernel_task import KernelTask
+from ..schedule.nest import Nest
+from ..schedule.schedule import Schedule
+from .register_tiles import ACC, Params, Roles
+
+FAR_CHANNELS = 128  # from here on a pointwise sum waits for its input unless that is prefetched
+LINE = 16  # elements of four bytes
+
+
+def blocks_ahead(roles: Roles, extents: dict[str, int], block: tuple[tuple[str, int], ...]) -> int:
+    """Blocks of channels lie far apart, which no hardware prefetcher follows. Taps use a block for longer."""
+    if not block or extents[block[0][0]] < FAR_CHANNELS:
+        return 0
+    return 1 if roles.taps else 2
+
+
+def weight_bytes(task: KernelTask, expr: TensorExpr) -> int:
+    types = dict(expr.params)
+    streamed = {ld.tensor for ld in s.loads(expr.stage(ACC).body)} & task.constants
+    return sum(types[name].size * types[name].dtype.bytes for name in streamed)
+
+
+def weight_prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params) -> list[Prefetch]:
+    """One cache line of every column's weights, `prefetch` lines ahead."""
+    store = sch.nest(f"{ACC}.update").body[0]
+    assert isinstance(store, Store)
+    column = f"{roles.column or roles.vector}_{'i' if roles.column else 'c'}"
+    result: list[Prefetch] = []
+    for load in s.loads(store.value):
+        if load.tensor not in task.constants:
+            continue
+        inner = [v for v in s.variables(load.index[-1])]
+        for n in range(_columns(roles, p, task)):
+            values: dict[str, Expr] = {**{v: s.const(0) for v in inner}, column: s.const(n)}
+            index = [affine.simplify(s.substitute(e, values), {}) for e in load.index]
+            index[-1] = index[-1] + p.prefetch * LINE
+            result.append(Prefetch(load.tensor, tuple(index)))
+    return result
+
+
+def input_prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params, block: str) -> list[Prefetch]:
+    """The cache lines of the input that the tile reads `ahead` channel blocks later."""
+    update = sch.nest(f"{ACC}.update")
+    store = update.body[0]
+    assert isinstance(store, Store)
+    strides = {b.name: b.strides for b in (*sch.params, *sch.temps)}
+    inside = update.loops[update.vars.index(block) + 1 :]
+    walked = [lp for lp in inside if lp.var in roles.taps or lp.var[:-2] in dict(p.tile)]
+    start: dict[str, Expr] = {lp.var: s.const(0) for lp in inside}
+    result: list[Prefetch] = []
+    for load in s.loads(store.value):
+        if load.tensor in task.constants or load.tensor == ACC or block not in s.variables(load):
+            continue
+        loops = [lp for lp in walked if lp.var in s.variables(load)]
+        lines: dict[int, tuple[Expr, ...]] = {}
+        for at in product(*(range(lp.extent) for lp in loops)):
+            values: dict[str, Expr] = {**start, **{lp.var: s.const(n) for lp, n in zip(loops, at)}}
+            values[block] = Var(block) + p.ahead
+            index = tuple(affine.simplify(s.substitute(e, values), {}) for e in load.index)
+            parts = (affine.linear(e).offset * n for e, n in zip(index, strides[load.tensor]))
+            lines.setdefault(sum(parts) // LINE, index)
+        result += [Prefetch(load.tensor, index) for index in lines.values()]
+    return result
+
+
+def panel_bytes(task: KernelTask, expr: TensorExpr, roles: Roles, tile: dict[str, int]) -> int:
+    """Of the weights that one tile's columns take."""
+    count = next(a.extent for a in expr.stage(ACC).axes if a.name == roles.column)
+    return weight_bytes(task, expr) * tile[roles.column or ""] // count
+
+
+def panel_prefetches(
+    sch: Schedule, task: KernelTask, roles: Roles, p: Params, parent: Nest, step: str
+) -> list[Prefetch]:
+    """A share of the next columns' weights, so that memory delivers them evenly while these tiles run.
+
+    Of S slots (tile, step), slot i takes lines i·G // S to (i + 1)·G // S of the panel's G.
+    """
+    update = sch.nest(f"{ACC}.update")
+    store = update.body[0]
+    assert isinstance(store, Store) and roles.column is not None
+    extents = {lp.var: lp.extent for lp in (*parent.loops, *update.loops)}
+    tiles = [lp.var for lp in parent.loops if lp.var.removesuffix("_o") in roles.pixels]
+    columns = dict(p.tile)[roles.column]
+    own = {f"{roles.column}_o", f"{roles.column}_i"}
+    slot, slots = s.as_expr(0), 1
+    for var in (*tiles, step):
+        slot, slots = slot * extents[var] + Var(var), slots * extents[var]
+    shapes = {b.name: b.shape for b in sch.params}
+    result: list[Prefetch] = []
+    for load in s.loads(store.value):
+        if load.tensor not in task.constants or not s.variables(load.index[0]) <= own:
+            continue
+        _, *panel = shapes[load.tensor]
+        lines = columns * math.prod(panel) // LINE
+        each = -(-lines // slots)
+        first = s.binary("floordiv", slot * lines, slots)
+        begin = (Var(f"{roles.column}_o") + 1) * columns
+        zeros = [s.const(0)] * (len(panel) - 1)
+        result += [Prefetch(load.tensor, (begin, *zeros, (first + n) * LINE)) for n in range(each)]
+    return result
+
+
+def _columns(roles: Roles, p: Params, task: KernelTask) -> int:
+    size = dict(p.tile).get(roles.column or roles.vector, 1)
+    return size if roles.column else max(1, size // task.target.lanes(4))

@@ -1,0 +1,154 @@
+"""What each axis of a sum of products is for, and the register tiles that suit it: pixels × columns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..ir import scalar as s
+from ..ir.expr import Stage, TensorExpr
+from ..target import Target
+
+ACC = "tile_acc"
+LONG_CODE = 1.03  # cost of a tile whose taps are unrolled over both pixel axes, relative
+MAX_UNROLLED = 640  # updates of the register tile in one loop body
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What each axis of the accumulator is for."""
+
+    vector: str
+    column: str | None  # blocks of the vector axis or its outer part: weights change, inputs do not
+    pixels: tuple[str, ...]  # inputs change, weights do not; innermost first
+    batch: tuple[str, ...]  # both change
+    taps: tuple[str, ...]  # reduction axes that slide over a pixel axis
+    sums: tuple[str, ...]  # the other reduction axes
+
+
+@dataclass(frozen=True)
+class Params:
+    tile: tuple[tuple[str, int], ...]  # register tile: axis → size
+    reduction: tuple[str, ...]  # loop order, outermost first
+    unrolled: tuple[str, ...]
+    block: tuple[tuple[str, int], ...]  # reduction axes split by the input's channel block
+    columns_outer: bool
+    prefetch: int  # cache lines of weights ahead of the arithmetic; 0: none
+    ahead: int  # channel blocks of the input that are prefetched before they are needed; 0: none
+    panel: bool  # whether the next columns' weights are prefetched, a share with every tile
+    tasks_inner: bool  # whether the innermost pixel loop is dealt to threads too
+
+
+def roles_of(expr: TensorExpr, target: Target, outer: tuple[str, ...] = ()) -> Roles | None:
+    """The roles of the accumulator's axes; those named in `outer` are batch axes, outside of all others."""
+    acc = expr.stage(ACC)
+    assert acc.reduce is not None
+    vector = acc.axes[-1].name
+    loads = s.loads(acc.body)
+    wide = [s.variables(ld) for ld in loads if vector in s.variables(ld)]
+    narrow = [s.variables(ld) for ld in loads if vector not in s.variables(ld)]
+    if not wide:
+        return None
+    column, pixels, batch = None, [], []
+    for axis in reversed(acc.axes[:-1]):
+        if axis.name in outer:
+            continue
+        in_wide = any(axis.name in names for names in wide)
+        in_narrow = any(axis.name in names for names in narrow)
+        if (
+            in_wide
+            and not in_narrow
+            and narrow
+            and column is None
+            and acc.axes[-1].extent == lanes_of(acc, target)
+        ):
+            column = axis.name
+        elif (in_narrow and not in_wide) or (not narrow and _slides(acc, axis.name)):
+            pixels.append(axis.name)
+        else:
+            batch.append(axis.name)
+    taps = tuple(a.name for a in acc.reduce.axes if any(slides_with(acc, a.name, p) for p in pixels))
+    sums = tuple(a.name for a in acc.reduce.axes if a.name not in taps)
+    outside = tuple(a.name for a in acc.axes if a.name in outer)
+    return Roles(vector, column, tuple(pixels), (*outside, *reversed(batch)), taps, sums)
+
+
+def slides_with(acc: Stage, tap: str, pixel: str) -> bool:
+    """Whether some index mixes the two axes, as h·stride + kh does."""
+    for load in s.loads(acc.body):
+        for e in load.index:
+            if {tap, pixel} <= s.variables(e):
+                return True
+    return False
+
+
+def _slides(acc: Stage, pixel: str) -> bool:
+    assert acc.reduce is not None
+    return any(slides_with(acc, a.name, pixel) for a in acc.reduce.axes)
+
+
+def lanes_of(acc: Stage, target: Target) -> int:
+    return target.lanes(max(acc.dtype.bytes, 4))
+
+
+def rank_tiles(
+    acc: Stage, roles: Roles, extents: dict[str, int], target: Target
+) -> list[tuple[tuple[str, int], ...]]:
+    """Register tiles by estimated cycles for the whole output, best first."""
+    lanes = lanes_of(acc, target)
+    vectors = -(-extents[roles.vector] // lanes)  # registers that one step of the vector axis takes
+    found: list[tuple[float, tuple[tuple[str, int], ...]]] = []
+    first = roles.pixels[0] if roles.pixels else None
+    second = roles.pixels[1] if len(roles.pixels) > 1 else None
+    column_axis = roles.column or (roles.vector if extents[roles.vector] != lanes else None)
+    column_count = extents[roles.column] if roles.column else vectors
+    for columns in range(1, min(8, column_count) + 1):
+        if columns > 1 and column_axis is None:
+            break
+        for rows in range(1, min(8, extents[second]) + 1 if second else 2):
+            for width in range(1, min(28, extents[first]) + 1 if first else 2):
+                accumulators = rows * width * columns
+                held = columns if rows * width > 1 else 1  # what is used once need not stay in a register
+                spare = target.vector_registers - (accumulators + held + 1)
+                windows = rows > 1 and bool(roles.taps)  # both axes of taps unrolled
+                if spare < windows or _too_long(acc, roles, extents, accumulators, rows):
+                    continue
+                tile = [
+                    (axis, n) for axis, n in ((column_axis, columns), (second, rows), (first, width)) if axis
+                ]
+                if column_axis == roles.vector:
+                    tile[0] = (roles.vector, columns * lanes)
+                cost = _cost(
+                    extents,
+                    (column_count, columns),
+                    (extents.get(second or "", 1), rows),
+                    (extents.get(first or "", 1), width),
+                ) * (LONG_CODE if windows else 1)
+                found.append((cost, tuple(tile)))
+    found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))
+    return [tile for _, tile in found] or [()]
+
+
+def _too_long(acc: Stage, roles: Roles, extents: dict[str, int], accumulators: int, rows: int) -> bool:
+    taps = roles.taps if rows > 1 else roles.taps[-1:]
+    return accumulators * math.prod(extents[t] for t in taps) > MAX_UNROLLED and rows > 1
+
+
+def _cost(
+    extents: dict[str, int], columns: tuple[int, int], rows: tuple[int, int], width: tuple[int, int]
+) -> float:
+    """Cycles of one reduction step over the whole output: two FMAs and two loads a cycle, latency of four."""
+    total = 0.0
+    for n_columns, c in _pieces(*columns):
+        for n_rows, r in _pieces(*rows):
+            for n_width, w in _pieces(*width):
+                fmas = r * w * c
+                cycles = max(fmas / 2, (r * w + c) / 2, 4.0)
+                total += n_columns * n_rows * n_width * (cycles + 0.75)
+    return total
+
+
+def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
+    """(how many, of which size): the full tiles and the last one."""
+    full, rest = divmod(extent, size)
+    return [(full, size)] * bool(full) + [(1, rest)] * bool(rest)

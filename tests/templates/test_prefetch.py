@@ -1,0 +1,63 @@
+"""Prefetches of the direct template reach what the tiles read later, and only that."""
+
+from __future__ import annotations
+
+from burnish.compiler.ir import loops as L
+from burnish.compiler.ir import scalar as s
+from burnish.compiler.ir.types import F32, Layout, TensorType
+from burnish.compiler.kernel_task import FixedConfig, KernelTask
+from burnish.compiler.ops.conv import Conv
+from burnish.compiler.ops.fused import expression
+from burnish.compiler.target import get_target
+from burnish.compiler.templates import direct
+from burnish.compiler.templates.prefetch import LINE
+
+BLOCK = 8
+IN, OUT, SIDE = 32, 48, 5
+
+
+def pointwise() -> KernelTask:
+    data, weights = TensorType(F32, (1, IN, SIDE, SIDE)), TensorType(F32, (OUT, IN, 1, 1))
+    expr = expression(Conv((1, 1), (0, 0, 0, 0), (1, 1)), (data, weights))
+    packed = Layout((0, 1, 2, 3), ((1, BLOCK), (0, BLOCK)))
+    blocked = Layout.channel_blocked(4, BLOCK)
+    (x, _), (w, _) = expr.params
+    layouts = ((x, blocked), (w, packed), (expr.outputs[0], blocked))
+    return KernelTask("kernel", expr, layouts, frozenset({w}), "direct", get_target("x86-64-v3"), 1)
+
+
+def prefetched_lines(task: KernelTask, answers: dict[str, object], tensor: str) -> dict[int, set[int]]:
+    """Lines of the tensor that are prefetched while the tiles of each group of columns run."""
+    program = direct.schedule(task, direct.params(task, FixedConfig(answers)))
+    strides = program.buffers()[tensor].strides
+    found: dict[int, set[int]] = {}
+
+    def visit(body: L.Body, values: dict[str, int]) -> None:
+        for st in body:
+            if isinstance(st, L.For) and st.kind != "vector":
+                assert st.extent is not None
+                for n in range(st.extent):
+                    visit(st.body, {**values, st.var: n})
+            elif isinstance(st, L.Alloc):
+                visit(st.body, values)
+            elif isinstance(st, L.Prefetch) and st.buffer == tensor:
+                at = [s.substitute(e, {v: s.const(n) for v, n in values.items()}) for e in st.index]
+                assert all(isinstance(e, s.Const) for e in at)
+                place = sum(int(e.value) * n for e, n in zip(at, strides))  # type: ignore[attr-defined]
+                group = next(n for v, n in values.items() if v.endswith("_o"))
+                found.setdefault(group, set()).add(place // LINE)
+
+    visit(program.body, {})
+    return found
+
+
+def test_tiles_share_the_next_columns_weights():
+    task = pointwise()
+    weights = next(iter(task.constants))
+    tile = dict(direct.params(task, FixedConfig({})).tile)
+    columns = next(size for axis, size in tile.items() if axis.startswith("c"))
+    found = prefetched_lines(task, {"panel": True, "prefetch": 0, "ahead": 0}, weights)
+    panel = columns * BLOCK * IN // LINE
+    for group, lines in found.items():
+        assert lines == set(range((group + 1) * panel, (group + 2) * panel))
+    assert len(found) == -(-OUT // (columns * BLOCK))
