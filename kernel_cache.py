@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 import llvmlite
 
@@ -21,6 +22,7 @@ from .compiler.codegen.llvm import Step
 from .compiler.kernel_task import Config, KernelTask
 from .settings import cache_dir
 
+K = TypeVar("K")
 Progress = Callable[[str, int, int], None]
 
 
@@ -32,12 +34,12 @@ class KernelStore:
 
     def build_all(
         self,
-        tasks: Mapping[int, KernelTask],
+        tasks: Mapping[K, KernelTask],
         pick_config: Callable[[KernelTask], Config],
         progress: Progress | None = None,
-    ) -> dict[int, Kernel]:
+    ) -> dict[K, Kernel]:
         built: dict[str, Kernel] = {}
-        result: dict[int, Kernel] = {}
+        result: dict[K, Kernel] = {}
         for done, (n, task) in enumerate(tasks.items()):
             if task.key not in built:
                 built[task.key] = self._get(task, pick_config(task))

@@ -24,6 +24,7 @@ from .graph_passes.make_plan import make_plan
 from .graph_passes.make_tasks import task_of
 from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
 from .graph_passes.predict import PredictedCost
+from .graph_passes.setup import split_setup
 from .graph_passes.simplify import simplify
 from .graph_passes.task_cost import TaskCost, price_graph
 from .graph_passes.views import find_views
@@ -54,6 +55,7 @@ def compile(
     accuracy: float = ACCURACY,
     measure: bool = False,
     records: str | Path | None = None,
+    weights: str = "packed",
 ) -> Module:
     """A module from an ONNX model given as path, bytes or ModelProto.
 
@@ -63,6 +65,8 @@ def compile(
     plan     "global": algorithms and layouts for the whole network at once; "local", "fixed": its ablations
     accuracy the largest error of an algorithm, over its largest output, that the plan may choose
     measure  let the plan's costs be measured here, and kept in `records` (a file; default: the user's own)
+    weights  "packed": stored as kernels stream them, up to 7 times the model's; "compact": where that is
+             larger, stored as in the model and transformed when the module is opened
     log      is told of every step; by default it follows BURNISH_DEBUG
     """
     log = log or Log()
@@ -72,15 +76,21 @@ def compile(
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
     costs = partial(price, records=records, progress=progress) if measure else predict
     graph = optimise(graph, machine, workers, log, options=options, costs=costs)
+    graph, setup = split_setup(graph, weights)
     copies = find_views(graph).skipped
     tasks = {
-        n: task_of(graph, node, machine, workers) for n, node in enumerate(graph.nodes) if n not in copies
+        (part, n): task_of(of, node, machine, workers)
+        for part, of in (("run", graph), ("setup", setup))
+        for n, node in enumerate(of.nodes)
+        if part == "setup" or n not in copies
     }
     kernels = KernelStore(enabled=cache).build_all(tasks, log.watch(pick_config), progress)
-    packed = make_plan(graph, kernels, {n: flops(task) for n, task in tasks.items()}, machine)
+    parts = [{n: k for (part, n), k in kernels.items() if part == name} for name in ("run", "setup")]
+    work = {n: flops(task) for (part, n), task in tasks.items() if part == "run"}
+    packed = make_plan(graph, parts[0], work, machine, setup, parts[1])
     log.plan(packed.plan)
-    code = LoadedCode([k.object for k in {k.name: k for k in kernels.values()}.values()], machine)
-    different = [k for k in {k.name: k for k in kernels.values()}.values()]
+    different = list({k.name: k for k in kernels.values()}.values())
+    code = LoadedCode([k.object for k in different], machine)
     return Module.from_code(packed, code, different, workers, _operations(tasks.values()))
 
 

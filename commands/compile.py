@@ -13,6 +13,7 @@ from ..debug import Log
 from ..errors import InputError
 from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.plan_layout import MODES, PlanOptions
+from ..graph_passes.setup import WEIGHTS
 from ..pipeline import Module, optimise, passes
 from .files import check_folder, check_writable, megabytes
 from .options import ACCURACY, MEASURE, RECORDS, THREADS, compile_options
@@ -34,6 +35,13 @@ from .source import find_source, open_module
     help="Algorithms and layouts: chosen for the whole network, for each operator alone, or one layout.",
 )
 @ACCURACY
+@click.option(
+    "--weights",
+    type=click.Choice(WEIGHTS),
+    default="packed",
+    show_default=True,
+    help="Stored as kernels read them, or smaller, to be transformed when the module is opened.",
+)
 @MEASURE
 @RECORDS
 @click.option(
@@ -46,7 +54,20 @@ from .source import find_source, open_module
     help="Write graphs, plan and kernels, on every rung, into a folder.",
 )
 def command(
-    model, output, shapes, dims, target, cache, threads, plan, accuracy, measure, records, stop_after, dump
+    model,
+    output,
+    shapes,
+    dims,
+    target,
+    cache,
+    threads,
+    plan,
+    accuracy,
+    weights,
+    measure,
+    records,
+    stop_after,
+    dump,
 ):
     """Compile MODEL, an .onnx file or a name from the zoo, into a module.
 
@@ -73,8 +94,11 @@ def command(
     check_writable(output, (".so", ".a"))
     if output.suffix == ".a":
         check_writable(output.with_suffix(".h"))
-    options = {"target": target, "cache": cache, "log": log, "plan": plan, "accuracy": accuracy}
-    module = open_module(source, shapes, dims, threads, measure=measure, records=records, **options)
+    options = {"target": target, "cache": cache, "log": log, "plan": plan}
+    choices = {"accuracy": accuracy, "weights": weights}
+    module = open_module(
+        source, shapes, dims, threads, measure=measure, records=records, **options, **choices
+    )
     module.save(output)
     click.echo(f"wrote {output}: {_facts(module, output)}, {time.perf_counter() - start:.1f} s")
 
@@ -83,5 +107,5 @@ def _facts(module: Module, output: Path) -> str:
     plan = module.plan
     assert plan is not None
     calls = f"{len(plan.steps)} kernel calls ({len(plan.kernels)} kernels)"
-    memory = f"weights {megabytes(plan.weights_size)}, arena {megabytes(plan.arena_size)}"
+    memory = f"opened: weights {megabytes(plan.weights_in_use)}, arena {megabytes(plan.arena_size)}"
     return f"{megabytes(output.stat().st_size)}, {calls}, {memory}, target {plan.target}"

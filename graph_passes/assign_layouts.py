@@ -70,7 +70,7 @@ def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:
     types.update(packer.types)
     for value, layout in layouts.items():
         types[value] = types[value].with_layout(layout)
-    return graph.with_nodes(nodes, types, packer.constants)
+    return replace(graph, setup=tuple(packer.setup.values())).with_nodes(nodes, types, packer.constants)
 
 
 def _copy(source: str, result: str, type: TensorType) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,11 +25,18 @@ class Packed:
 
 
 def make_plan(
-    graph: Graph, kernels: Mapping[int, Kernel], costs: Mapping[int, int], target: Target
+    graph: Graph,
+    kernels: Mapping[int, Kernel],
+    costs: Mapping[int, int],
+    target: Target,
+    setup: Graph | None = None,
+    setup_kernels: Mapping[int, Kernel] | None = None,
 ) -> Packed:
     """`kernels` and `costs` (floating-point operations) by position of the node in the graph; views need
-    none.
+    none. `setup` makes some of the graph's constants when the module is opened (`split_setup`).
     """
+    setup = setup or Graph("", (), (), (), {})
+    setup_kernels = setup_kernels or {}
     places = find_views(graph).places
     roots = {v: owner for v, (owner, _) in places.items()}
     outputs = {}  # root value → output index, for those that are written straight into the output's memory
@@ -39,20 +46,69 @@ def make_plan(
         if whole and root not in graph.inputs and root not in graph.constants and root not in outputs:
             outputs[root] = i
     offsets, temp_offsets, arena = _place(graph, kernels, roots, outputs)
-    weights, weight_offsets = _pack_weights(graph, kernels, roots)
+    used = _constants(graph, kernels, roots)
+    prepared_offsets, prepared_size = _in_order({v: n for v, n in used.items() if v in setup.outputs})
+    stored = {v: n for v, n in used.items() if v not in setup.outputs}
+    stored.update(_constants(setup, setup_kernels, {v: v for v in setup.types}))
+    weight_offsets, weights_size = _in_order(stored)
+
+    def constant(value: str, offset: int, nbytes: int) -> BufferRef | None:
+        if value in prepared_offsets:
+            return BufferRef.prepared(prepared_offsets[value] + offset, nbytes)
+        if value in weight_offsets:
+            return BufferRef.weights(weight_offsets[value] + offset, nbytes)
+        return None
 
     def ref(value: str) -> BufferRef:
         root, offset = places[value]
         nbytes = graph.types[value].nbytes
-        if root in weight_offsets:
-            return BufferRef.weights(weight_offsets[root] + offset, nbytes)
+        if found := constant(root, offset, nbytes):
+            return found
         if root in graph.inputs:
             return BufferRef.input(graph.inputs.index(root), nbytes, offset)
         if root in outputs:
             return BufferRef.output(outputs[root], nbytes, offset)
         return BufferRef.arena(offsets[root] + offset, nbytes)
 
-    steps: list[KernelCall | Copy] = []
+    steps: list[KernelCall | Copy] = [*_calls(graph, kernels, costs, ref, temp_offsets)]
+    for i, value in enumerate(graph.outputs):
+        source = ref(value)
+        if source.place != BufferRef.output(i, source.nbytes).place:
+            steps.append(Copy(source, BufferRef.output(i, source.nbytes), value))
+    made = {v: v for v in setup.types}
+    setup_offsets, setup_temps, setup_arena = _place(setup, setup_kernels, made, prepared_offsets)
+
+    def setup_ref(value: str) -> BufferRef:
+        nbytes = setup.types[value].nbytes
+        return constant(value, 0, nbytes) or BufferRef.arena(setup_offsets[value], nbytes)
+
+    ios = [
+        tuple(PlanIO(v, TensorType(graph.types[v].dtype, graph.types[v].shape)) for v in vs)
+        for vs in (graph.inputs, graph.outputs)
+    ]
+    plan = Plan(
+        graph.name or "model",
+        target.name,
+        target.features,
+        ios[0],
+        ios[1],
+        max(arena, setup_arena),
+        weights_size,
+        tuple(steps),
+        prepared_size,
+        tuple(_calls(setup, setup_kernels, {}, setup_ref, setup_temps)),
+    )
+    constants = {**graph.constants, **setup.constants}
+    return Packed(plan, _packed({v: constants[v] for v in weight_offsets}, weight_offsets, weights_size))
+
+
+def _calls(
+    graph: Graph,
+    kernels: Mapping[int, Kernel],
+    costs: Mapping[int, int],
+    ref: Callable[[str], BufferRef],
+    temp_offsets: Mapping[int, list[int]],
+) -> Iterator[KernelCall]:
     for n, node in enumerate(graph.nodes):
         if n not in kernels:
             continue
@@ -64,42 +120,21 @@ def make_plan(
         for k, step in enumerate(kernel.steps):
             if step.tasks:
                 flops = costs.get(n, 0) if k == len(kernel.steps) - 1 else 0
-                steps.append(
-                    KernelCall(
-                        step.symbol,
-                        node.name,
-                        args,
-                        writes,
-                        step.tasks,
-                        kernel.gang,
-                        step.scratch,
-                        flops,
-                        moved,
-                    )
+                yield KernelCall(
+                    step.symbol,
+                    node.name,
+                    args,
+                    writes,
+                    step.tasks,
+                    kernel.gang,
+                    step.scratch,
+                    flops,
+                    moved,
                 )
-    for i, value in enumerate(graph.outputs):
-        source = ref(value)
-        if source.place != BufferRef.output(i, source.nbytes).place:
-            steps.append(Copy(source, BufferRef.output(i, source.nbytes), value))
-    ios = [
-        tuple(PlanIO(v, TensorType(graph.types[v].dtype, graph.types[v].shape)) for v in vs)
-        for vs in (graph.inputs, graph.outputs)
-    ]
-    plan = Plan(
-        graph.name or "model",
-        target.name,
-        target.features,
-        ios[0],
-        ios[1],
-        arena,
-        weights.nbytes,
-        tuple(steps),
-    )
-    return Packed(plan, weights)
 
 
 def _place(
-    graph: Graph, kernels: Mapping[int, Kernel], roots: Mapping[str, str], outputs: Mapping[str, int]
+    graph: Graph, kernels: Mapping[int, Kernel], roots: Mapping[str, str], elsewhere: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[int, list[int]], int]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -116,29 +151,35 @@ def _place(
     held = [
         Lifetime(v, graph.types[v].nbytes, first[v], last[v])
         for v in first
-        if v not in graph.inputs and v not in graph.constants and v not in outputs
+        if v not in graph.inputs and v not in graph.constants and v not in elsewhere
     ]
     offsets, arena = plan_memory([*held, *temps])
     temp_offsets = {n: [offsets[f"{n}#{i}"] for i in range(len(k.temps))] for n, k in kernels.items()}
     return offsets, temp_offsets, arena
 
 
-def _pack_weights(
-    graph: Graph, kernels: Mapping[int, Kernel], roots: Mapping[str, str]
-) -> tuple[np.ndarray, dict[str, int]]:
-    """Constants in the order of their use, so that memory is read forwards."""
+def _constants(graph: Graph, kernels: Mapping[int, Kernel], roots: Mapping[str, str]) -> dict[str, int]:
+    """Constant → bytes, in the order of their use, so that memory is read forwards."""
+    read = [v for n, node in enumerate(graph.nodes) if n in kernels for v in node.reads]
+    used = dict.fromkeys(roots[v] for v in (*read, *graph.outputs))
+    return {v: graph.constants[v].nbytes for v in used if v in graph.constants}
+
+
+def _in_order(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """(offsets, the end of the last)."""
     offsets: dict[str, int] = {}
     position = 0
-    used = [v for n, node in enumerate(graph.nodes) if n in kernels for v in node.reads]
-    for v in (*used, *graph.outputs):
-        root = roots[v]
-        if root in graph.constants and root not in offsets:
-            offsets[root] = position
-            position += -(-graph.constants[root].nbytes // ALIGNMENT) * ALIGNMENT
-    room = np.zeros(position + ALIGNMENT, np.uint8)
+    for name, nbytes in sizes.items():
+        offsets[name] = position
+        position += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return offsets, position
+
+
+def _packed(constants: Mapping[str, np.ndarray], offsets: Mapping[str, int], size: int) -> np.ndarray:
+    room = np.zeros(size + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
-    data = room[start : start + position]
-    for v, offset in offsets.items():
-        raw = np.ascontiguousarray(graph.constants[v]).reshape(-1).view(np.uint8)
-        data[offset : offset + raw.size] = raw
-    return data, offsets
+    data = room[start : start + size]
+    for v, array in constants.items():
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        data[offsets[v] : offsets[v] + raw.size] = raw
+    return data

@@ -8,9 +8,11 @@ import numpy as np
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import F32, Layout, TensorType
+from ..compiler.ops.base import Op
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.matmul import MatMul
+from ..compiler.ops.movement import Identity
 from ..compiler.ops.packed_recurrence import PACKED
 from ..compiler.templates.registry import ALGORITHMS
 from .alternatives import Decision, fused
@@ -19,12 +21,15 @@ from .pairs import KEPT
 
 @dataclass
 class Packer:
-    """`constants` and `types` collect packed weights; `flattened` names values flat in a layout's order."""
+    """`constants` and `types` collect packed weights, `setup` the operators that make them of other
+    constants, where there are such; `flattened` names values flat in a layout's order.
+    """
 
     graph: Graph
     block: int
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
+    setup: dict[str, Node] = field(default_factory=dict)  # by what it makes
     flattened: dict[str, Layout] = field(default_factory=dict)
 
     def pack(self, node: Node, decision: Decision) -> Node:
@@ -41,7 +46,8 @@ class Packer:
 
     def _laid_out(self, value: str, layout: Layout) -> str:
         array = layout.pack(self._constant(value))
-        return self._keep(f"{value}@{layout}", array, replace(self._type(value), layout=layout))
+        type = replace(self._type(value), layout=layout)
+        return self._make(f"{value}@{layout}", array, type, Identity(), value)
 
     def _constant(self, value: str) -> np.ndarray:
         return self.constants[value] if value in self.constants else self.graph.constants[value]
@@ -52,6 +58,13 @@ class Packer:
     def _keep(self, name: str, array: np.ndarray, type: TensorType) -> str:
         self.constants[name], self.types[name] = array, type
         return name
+
+    def _make(self, name: str, array: np.ndarray, type: TensorType, by: Op, source: str) -> str:
+        """A constant that an operator makes of another; by another name where this one is made otherwise."""
+        while name in self.setup and self.setup[name].op != by:
+            name += "'"
+        self.setup[name] = Node(by, (source,), (name,), source)
+        return self._keep(name, array, type)
 
     def _layouts(self, node: Node, decision: Decision) -> dict[int, Layout]:
         """Position of each constant operand of the anchor → the layout that direct templates stream best."""
@@ -82,7 +95,11 @@ class Packer:
                 inputs[position] = self._laid_out(value, pack)
                 continue
             array = pack(self._constant(value))
-            inputs[position] = self._keep(f"{value}@{algorithm}", array, TensorType(F32, array.shape))
+            packed = f"{value}@{algorithm}", array, TensorType(F32, array.shape)
+            if isinstance(pack, Op):
+                inputs[position] = self._make(*packed, pack, value)
+            else:
+                inputs[position] = self._keep(*packed)
         if isinstance(node.op, FusedOp):
             return replace(node, op=replace(node.op, algorithm=algorithm), inputs=tuple(inputs))
         kept = inputs[: type(node.op).roles.index("lengths")]  # type: ignore[attr-defined]

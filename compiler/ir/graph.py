@@ -45,6 +45,7 @@ class Graph:
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]  # of every value, constants included
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+    setup: tuple[Node, ...] = ()  # how some constants were made of others, which are kept
 
     def type(self, value: str) -> TensorType:
         return self.types[value]
@@ -92,19 +93,26 @@ class Graph:
 def prune(graph: Graph) -> Graph:
     """Without nodes, constants and types that no output needs."""
     needed = set(graph.outputs)
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if needed.intersection(node.outputs):
-            kept.append(node)
-            needed.update(node.reads)
-    kept.reverse()
-    used = needed.union(graph.inputs, *(node.outputs for node in kept))
+    nodes = _needed(graph.nodes, needed)
+    setup = _needed(graph.setup, needed)
+    used = needed.union(graph.inputs, *(node.outputs for node in nodes))
     return replace(
         graph,
-        nodes=tuple(kept),
+        nodes=nodes,
+        setup=setup,
         types={v: t for v, t in graph.types.items() if v in used},
         constants={v: a for v, a in graph.constants.items() if v in used},
     )
+
+
+def _needed(nodes: tuple[Node, ...], needed: set[str]) -> tuple[Node, ...]:
+    """The nodes that make a needed value; what they read is needed too."""
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if needed.intersection(node.outputs):
+            kept.append(node)
+            needed.update(node.reads)
+    return tuple(reversed(kept))
 
 
 def verify(graph: Graph) -> None:

@@ -250,8 +250,8 @@ def parse(text: str) -> Plan:
     name, target = json.loads(header[1]), json.loads(header[2])
     inputs, outputs = tuple(ios["input"]), tuple(ios["output"])
     arena, weights, prepared = (int(header[i]) for i in (4, 5, 6))
-    steps, setup = tuple(parts[False]), tuple(parts[True])
-    return Plan(name, target, features, inputs, outputs, arena, weights, steps, prepared, setup)
+    run, setup = tuple(parts[False]), tuple(parts[True])
+    return Plan(name, target, features, inputs, outputs, arena, weights, run, prepared, setup)
 
 
 def _limit(plan: Plan, ref: BufferRef) -> int:

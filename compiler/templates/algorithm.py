@@ -13,6 +13,7 @@ from ..ir.types import Layout
 from ..ops.fused import FusedOp
 
 Pack = Callable[[np.ndarray], np.ndarray]
+"""Where it is an operator, a compact module packs when it is opened and stores the original."""
 Layouts = tuple[Layout | None, Layout | None]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from burnish.compiler.ops.conv import Conv, ConvInteger, ConvTranspose
+from burnish.compiler.ops.tap_transform import TapTransform
+from burnish.compiler.ops.toom_cook import transform
 
 from .case import Case
 
@@ -22,6 +25,9 @@ def transposed(
 ) -> ConvTranspose:
     return ConvTranspose(strides, pads, dilations or (1,) * len(strides), sizes, group)
 
+
+G = transform(2).g
+WINOGRAD = tuple((tuple(np.outer(row, column).ravel().tolist()),) for row in G for column in G)
 
 CASES = [
     Case(conv((1,), (0, 0)), ("f32[2,3,11]", "f32[4,3,3]", "f32[4]"), widen=20),
@@ -86,4 +92,7 @@ CASES = [
         transposed((1, 2, 2), (0, 1, 0), (4, 5, 7)), ("f32[1,2,3,3,3]", "f32[2,2,2,3,3]", "f32[2]"), widen=20
     ),
     Case(transposed((2, 2), (0, 0), (7, 7)), ("f16[1,2,3,3]", "f16[2,2,3,3]", "f16[2]")),
+    Case(TapTransform((((1.0,),), ((0.5,),)), 3), ("f32[6,2,1,1]",)),
+    Case(TapTransform(WINOGRAD, 16), ("f32[32,3,3,3]",)),
+    Case(TapTransform((WINOGRAD[0] + WINOGRAD[8], WINOGRAD[2]), 8), ("f32[16,5,3,3]",), "phases"),
 ]

@@ -19,6 +19,7 @@ INTERNAL = {
     "BlockedFlatten": "layout assignment makes it of a Reshape",
     "PackedGru": "layout assignment makes it of a GruRecurrence with constant weights",
     "PackedLstm": "layout assignment makes it of an LstmRecurrence with constant weights",
+    "TapTransform": "algorithms pack weights by it",
     "PackedRnn": "layout assignment makes it of an RnnRecurrence with constant weights",
 }
 """Operators that neither a rule nor a decomposition makes, and why they exist."""

@@ -17,6 +17,7 @@ from ...ir.loops import Program
 from ...ir.types import Layout
 from ...kernel_task import KernelTask
 from ...ops.fused import FusedOp
+from ...ops.tap_transform import TapTransform
 from ..algorithm import Algorithm, Layouts, Pack
 from .builder import Builder
 from .geometry import VARIANTS, Variant, geometry, suits
@@ -41,7 +42,7 @@ def layouts(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
 def weights(variant: Variant, op: FusedOp, lanes: int) -> Mapping[int, Pack]:
     position = op.graph.inputs.index(op.graph.nodes[0].inputs[1] or "")
     g = geometry(op, variant, lanes)
-    return {position: lambda w: g.pack(w, VECTORS * lanes)}
+    return {position: TapTransform(g.coefficients, VECTORS * lanes)}
 
 
 ALGORITHMS = tuple(

@@ -177,25 +177,22 @@ class Geometry:
             first += len(members)
             weights += len(members) * len(phases) * self.channels * self.out_channels
 
-    def pack(self, w: np.ndarray, group: int) -> np.ndarray:
-        """(out channels, in channels, kernel, kernel) → U: rows of `group` output channels, in the order
-
-        (point, group of output channels, phase, input channel)
-        """
+    @cached_property
+    def coefficients(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """Of the kernel's taps: by point and phase, U's order (`TapTransform`)."""
         v, t = self.variant, self.variant.transform
-        out, channels = w.shape[:2]
-        parts = []
+        found = []
         for c in self.classes(self.regions(1), 1):
             for i, j in self.points[c.first : c.first + c.count]:
+                phases = []
                 for f in c.phases:
+                    taps = np.zeros((v.kernel, v.kernel))
                     row, column = v.phases[f]
-                    taps = w[:, :, row :: v.stride, column :: v.stride].astype(np.float64)
-                    g, h = t.g[i, : taps.shape[2]], t.g[j, : taps.shape[3]]
-                    parts.append(np.einsum("a,ocab,b->oc", g, taps, h).astype(np.float32))
-                k = len(c.phases)
-                whole = np.stack(parts[-k:]).reshape(k, out // group, group, channels)
-                parts[-k:] = [whole.transpose(1, 0, 3, 2).reshape(-1, group)]
-        return np.concatenate(parts)
+                    part = taps[row :: v.stride, column :: v.stride]
+                    part[:] = np.outer(t.g[i, : part.shape[0]], t.g[j, : part.shape[1]])
+                    phases.append(tuple(taps.ravel().tolist()))
+                found.append(tuple(phases))
+        return tuple(found)
 
 
 def _uses(region: Region, point: tuple[int, int]) -> bool:
