@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ...ir import scalar as s
 from ...ir.expr import Stage, TensorExpr
-from ...ir.loops import Alloc, Body, Buffer, If, Prefetch, Program, Stmt, Store, loop
+from ...ir.loops import Alloc, Barrier, Body, Buffer, If, Prefetch, Program, Stmt, Store, loop
 from ...ir.scalar import Expr, Load, Var
 from ...ir.types import F32, Layout
 from ...kernel_task import KernelTask
@@ -247,7 +247,7 @@ class Builder:
 
         share = depth // passes
         kind = "unroll" if passes <= UNROLLED else "serial"
-        some = loop("ii", passes, update(IC * passes + Var("ii")), kind=kind)
+        some = loop("ii", passes, update(IC * passes + Var("ii")), Barrier("order"), kind=kind)
         return (
             loop("ic", share, *prefetch(stream.number * share + IC), some),
             loop("ic", depth, *prefetch(IC), update(IC), begin=share * passes),
