@@ -23,6 +23,7 @@ from ..compiler.templates.registry import ALGORITHMS
 from ..compiler.templates.strips import best_rows
 from .alternatives import Decision, decides, first_half, fused
 from .pairs import KEPT, convolution
+from .views import joins_in_place
 
 MODEL = "analytic-1"
 """The model's name; its number changes with what it predicts."""
@@ -62,6 +63,8 @@ class PredictedCost:
             return 0.0
         if decision.reads == KEPT:
             return self._pair(graph, node, decision)
+        if decision.reads == decision.writes and joins_in_place(graph, node, decision.reads):
+            return 0.0
         op = fused(graph, node)
         moved = sum(graph.types[v].nbytes for v in (*node.reads, *node.outputs) if v not in graph.constants)
         bytes = self._cached(moved, CACHE)

@@ -107,7 +107,7 @@ def _hopeful(choices: Mapping[Choice, tuple[Node, float]]) -> list[tuple[Node, D
     best: dict[Hashable, float] = {}
     for choice, (_, seconds) in choices.items():
         best[_rivals(choice)] = min(seconds, best.get(_rivals(choice), seconds))
-    return [(node, c[1]) for c, (node, s) in choices.items() if s <= HOPELESS * best[_rivals(c)]]
+    return [(node, c[1]) for c, (node, s) in choices.items() if 0 < s <= HOPELESS * best[_rivals(c)]]
 
 
 def _rivals(choice: Choice) -> Hashable:

@@ -9,10 +9,10 @@ concat(a, b) along outer rows  a and b are written straight into their parts of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..compiler.ir.graph import Graph, Node
-from ..compiler.ir.types import TensorType
+from ..compiler.ir.types import Layout, TensorType
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.movement import BlockedFlatten, Concat, Identity, Reshape, Slice
 from .plan_memory import ALIGNMENT
@@ -42,15 +42,34 @@ def find_views(graph: Graph) -> Views:
             if owner in graph.inputs or (base + offset) % ALIGNMENT == 0:
                 parents[node.outputs[0]] = (node.reads[0], offset)
                 skipped.add(n)
-        elif isinstance(inner, Concat) and (offsets := _concat_offsets(graph, node, inner)) is not None:
-            own = all(
-                v in written and v not in parents and v not in graph.outputs for v in node.reads
-            ) and len(set(node.reads)) == len(node.reads)
-            if own:
-                parents.update({v: (node.outputs[0], offset) for v, offset in zip(node.reads, offsets)})
+        elif isinstance(inner, Concat) and _owns_memory(graph, node, written):
+            offsets = _concat_offsets(graph, node, inner)
+            if offsets is not None and not any(v in parents for v in node.reads):
+                parents.update({v: (node.outputs[0], at) for v, at in zip(node.reads, offsets)})
                 skipped.add(n)
     places = {v: _resolve(parents, v) for v in graph.types}
     return Views(frozenset(skipped), places)
+
+
+def joins_in_place(graph: Graph, node: Node, layout: Layout | None) -> bool:
+    """Whether a concatenation of values in this layout is likely to be addresses.
+
+    It is none in the end where a value is a part of two of them.
+    """
+    inner = _only(node)
+    if not isinstance(inner, Concat):
+        return False
+    values = (*node.reads, *node.outputs)
+    types = {**graph.types, **{v: graph.types[v].with_layout(layout) for v in values}}
+    moved = replace(graph, types=types)
+    written = {o for other in graph.nodes for o in other.outputs}
+    return _concat_offsets(moved, node, inner) is not None and _owns_memory(graph, node, written)
+
+
+def _owns_memory(graph: Graph, node: Node, written: set[str]) -> bool:
+    """Whether all that the node reads are different results, whose memory may be chosen."""
+    different = len(set(node.reads)) == len(node.reads)
+    return different and all(v in written and v not in graph.outputs for v in node.reads)
 
 
 def is_view(graph: Graph, node: Node) -> bool:
