@@ -29,8 +29,9 @@ MODEL = "analytic-1"
 """The model's name; its number changes with what it predicts."""
 CLOCK = 3.5e9  # Hz; targets do not name theirs, and it scales all costs alike
 DIRECT_RATE = 0.95  # of the peak
-PRODUCT_RATE = 0.85  # of matrices as they are
+PRODUCT_RATE = 0.4  # of matrices as they are: rows of the right one are far apart
 STRIDED = 1.5  # the time of weights that lie row after row, over that of packed ones
+COPY = 6.0  # cycles of an element while a matrix is transposed
 SERIAL = 4.0  # cycles of a product in a sum that fills no vectors
 BARRIER = 1500.0  # cycles until all cores are there
 PLAIN_RATE = 0.1  # convolutions that cannot fill vectors with channels
@@ -125,8 +126,8 @@ class PredictedCost:
         batch, m, n, k = sizes(op)
         matrix = op.graph.types[inner.inputs[1] or ""]
         streamed = matrix.nbytes * STRIDED if inner.inputs[1] in node.reads else 0
-        copied = 2 * matrix.nbytes * CACHE / CONVERSION if inner.op.trans_b and m > 1 else 0.0
-        return self._time(Work(batch * m * n * k, PRODUCT_RATE, streamed, moved=copied))
+        copied = matrix.size * COPY * self.per_cycle if inner.op.trans_b else 0.0
+        return self._time(Work(batch * m * n * k, PRODUCT_RATE, streamed, other=copied))
 
     def _loops(self, op: FusedOp) -> float:
         """Of a recurrence in plain loops: one product after another, the rows of the batch at once."""
