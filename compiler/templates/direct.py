@@ -71,7 +71,8 @@ def params_of(task: KernelTask, expr: TensorExpr, roles: Roles, cfg: Config) -> 
     tasks = math.prod(outer.get(a, 1) for a in (roles.column, *roles.pixels[1:]) if a)
     tasks *= math.prod(extents[a] for a in roles.batch)
     cold = weight_bytes(task, expr) > task.target.l2
-    in_order = bool(block and roles.column and roles.pixels) and not roles.batch
+    streamed = block or (len(reduction) == 1 and not roles.taps)  # channels, or the sum of a matrix product
+    in_order = bool(streamed and roles.column and roles.pixels) and not roles.batch
     # In the second-level cache beside its successor: what prefetches every line twice would only take slots.
     fits = in_order and not roles.taps and panel_bytes(task, expr, roles, dict(tile)) * 2 <= task.target.l2
     tasks_inner = bool(roles.pixels) and tasks < 8 * task.threads
@@ -144,7 +145,7 @@ def tiled(task: KernelTask, expr: TensorExpr, roles: Roles, p: Params) -> Schedu
         step = f"{p.block[0][0]}_o"
         sch.append(f"{ACC}.update", step, *input_prefetches(sch, task, roles, p, step))
     if p.panel and p.columns_outer:
-        step = f"{p.block[0][0]}_o"
+        step = f"{p.block[0][0]}_o" if p.block else p.reduction[0]
         sch.append(f"{ACC}.update", step, *panel_prefetches(sch, task, roles, p, parent, step))
     if p.unrolled:  # taps that share loads would keep them all in registers, and spill
         sch.append(f"{ACC}.update", p.unrolled[-1], Barrier("order"))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from burnish.compiler.ir import loops as L
 from burnish.compiler.ir import scalar as s
 from burnish.compiler.ir.types import F32, Layout, TensorType
 from burnish.compiler.kernel_task import FixedConfig, KernelTask
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.fused import expression
+from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.target import get_target
 from burnish.compiler.templates import direct
 from burnish.compiler.templates.prefetch import LINE
+from burnish.compiler.templates.products import packed_layout
 
 BLOCK = 8
 IN, OUT, SIDE = 32, 48, 5
@@ -23,6 +26,13 @@ def pointwise() -> KernelTask:
     blocked = Layout.channel_blocked(4, BLOCK)
     (x, _), (w, _) = expr.params
     layouts = ((x, blocked), (w, packed), (expr.outputs[0], blocked))
+    return KernelTask("kernel", expr, layouts, frozenset({w}), "direct", get_target("x86-64-v3"), 1)
+
+
+def product() -> KernelTask:
+    expr = expression(MatMul(), (TensorType(F32, (19, IN)), TensorType(F32, (IN, OUT))))
+    (_, _), (w, _) = expr.params
+    layouts = ((w, packed_layout(BLOCK, False)),)
     return KernelTask("kernel", expr, layouts, frozenset({w}), "direct", get_target("x86-64-v3"), 1)
 
 
@@ -51,11 +61,12 @@ def prefetched_lines(task: KernelTask, answers: dict[str, object], tensor: str) 
     return found
 
 
-def test_tiles_share_the_next_columns_weights():
-    task = pointwise()
+@pytest.mark.parametrize("kernel, axis", [(pointwise, "c"), (product, "n")])
+def test_tiles_share_the_next_columns_weights(kernel, axis):
+    task = kernel()
     weights = next(iter(task.constants))
     tile = dict(direct.params(task, FixedConfig({})).tile)
-    columns = next(size for axis, size in tile.items() if axis.startswith("c"))
+    columns = next(size for name, size in tile.items() if name.startswith(axis))
     found = prefetched_lines(task, {"panel": True, "prefetch": 0, "ahead": 0}, weights)
     panel = columns * BLOCK * IN // LINE
     for group, lines in found.items():
