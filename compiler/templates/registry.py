@@ -9,12 +9,13 @@ from types import ModuleType
 
 from ...errors import InternalError
 from ..kernel_task import KernelTask
-from . import direct, map, naive, recurrence, rows, strips, winograd
+from . import direct, map, naive, patches, recurrence, rows, strips, winograd
 from .algorithm import Algorithm
 
 TEMPLATES: dict[str, ModuleType] = {
     "winograd": winograd,
     "strips": strips,
+    "patches": patches,
     "recurrence": recurrence,
     "direct": direct,
     "rows": rows,

@@ -1,0 +1,352 @@
+"""Convolution as a matrix product of its patches: im2row and im2col.
+
+    im2row  P[pixel, k] = x[pixel + tap, ic]     y[pixel, oc] = epilogue(Σ k P · W[k, oc])
+            vectors of channels, in blocks or last
+    im2col  P[k, pixel] = x[pixel + tap, ic]     y[oc, pixel] = epilogue(Σ k W[oc, k] · P)
+            vectors of pixels, across the ends of rows; plain
+
+Either a task gathers the patches of some rows of the image and multiplies them (`fused`: they stay in its
+cache), or all patches are gathered first and a task takes a panel of weights for all of them (few pixels,
+many weights).
+Chellapilla, Puri and Simard, High performance convolutional neural networks for document processing (2006).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ..ir import scalar as s
+from ..ir.loops import Alloc, Body, Buffer, If, Prefetch, Program, Stmt, Store, loop
+from ..ir.scalar import Expr, Load, Var
+from ..ir.types import F32, Layout
+from ..kernel_task import Config, KernelTask
+from ..ops.fused import FusedOp
+from .algorithm import Algorithm, Layouts, Pack, Work
+from .conv_parts import (
+    DEPTH,
+    LANE,
+    LINE,
+    ROW,
+    VECTOR,
+    Geometry,
+    convolution,
+    flattens,
+    geometry,
+    odd_lines,
+    operands,
+    tile_product,
+    weights_position,
+)
+
+PANEL = 8  # output channels of a panel of weights for im2col
+ENOUGH = 96  # pixels of a block that use a panel of weights well
+PREFETCH = 64  # k ahead of the arithmetic where weights come from memory
+N, G, TH, R, W, KH, KW, IC, IB, WV, PB, TO = (
+    Var(n) for n in ("n", "g", "th", "r", "w", "kh", "kw", "ic", "ib", "wv", "pb", "to")
+)
+
+
+@dataclass(frozen=True)
+class Params:
+    fused: bool
+    rows: int  # of the output image in one block of patches
+    tile: int  # rows of the register tile: pixels (im2row) or output channels (im2col)
+    prefetch: int  # k ahead of the arithmetic; 0: none
+
+
+def vectors_of(out_channels: int, lanes: int) -> int:
+    """Vectors of output channels in a panel of weights for im2row, so that little of the last is empty."""
+    vectors = -(-out_channels // lanes)
+    return next((v for v in (2, 3) if vectors % v == 0), 2 if vectors > 4 else 1)
+
+
+def fits(by: str, op: FusedOp, lanes: int) -> bool:
+    """What is no plain product already; groups of whole vectors, or of any size on plain layouts."""
+    g = convolution(op)
+    if g is None or g.pointwise or (g.group > 1 and g.channels == 1):
+        return False
+    if by == "im2col":
+        return flattens(op)
+    return g.group == 1 or (g.channels % lanes == 0 and g.out_channels % lanes == 0)
+
+
+def layouts(by: str, op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
+    if by == "im2col":
+        return ((None, None),)
+    blocked, last = Layout.channel_blocked(4, lanes), Layout((0, 2, 3, 1))
+    return ((blocked, blocked), (last, last))
+
+
+def weights(by: str, op: FusedOp, lanes: int) -> Mapping[int, Pack]:
+    g = geometry(op)
+    assert g is not None
+    width = PANEL if by == "im2col" else lanes * vectors_of(g.out_channels, lanes)
+    return {weights_position(op): lambda w: pack_panels(w, g.group, width, taps_first=by == "im2row")}
+
+
+def pack_panels(w: np.ndarray, group: int, width: int, taps_first: bool) -> np.ndarray:
+    """(out channels, channels, *kernel) → [group, panel, k, width], zeros behind the last output channel.
+
+    k counts (tap, channel) if `taps_first`, else (channel, tap).
+    """
+    out, channels = w.shape[0] // group, w.shape[1]
+    order = (0, 3, 2, 1) if taps_first else (0, 2, 3, 1)
+    matrix = w.reshape(group, out, channels, -1).transpose(order).reshape(group, -1, out)
+    panels = -(-out // width)
+    padded = np.pad(matrix, ((0, 0), (0, 0), (0, panels * width - out)))
+    split = padded.reshape(group, matrix.shape[1], panels, width)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3), dtype=np.float32)
+
+
+def work(by: str, op: FusedOp, lanes: int) -> Work:
+    g = geometry(op)
+    assert g is not None
+    width = PANEL if by == "im2col" else lanes * vectors_of(g.out_channels, lanes)
+    panels = -(-g.out_channels // width)
+    depth = g.channels * g.taps
+    pixels = g.batch * g.group * g.pixels
+    return Work(
+        products=pixels * depth * panels * width,
+        rate=PRODUCT_RATE,
+        streamed=4.0 * g.group * depth * panels * width,
+        other=pixels * depth * (GATHER if g.strides[1] == 1 else STRIDED_GATHER),
+    )
+
+
+PRODUCT_RATE = 0.85  # of the FMA peak
+GATHER = 3.0  # multiply-adds of a lane for each element of the patches
+STRIDED_GATHER = 6.0
+ERROR = 4e-6
+ALGORITHMS = tuple(
+    Algorithm(by, partial(fits, by), partial(layouts, by), partial(weights, by), partial(work, by), ERROR)
+    for by in ("im2row", "im2col")
+)
+
+
+def matches(task: KernelTask) -> bool:
+    return task.transformed in ("im2row", "im2col")
+
+
+def params(task: KernelTask, cfg: Config) -> Params:
+    assert isinstance(task.op, FusedOp)
+    g, target = geometry(task.op), task.target
+    assert g is not None
+    lanes = target.lanes(4)
+    depth = g.channels * g.taps
+    row_bytes = 4 * depth * g.out[1]
+    options = [r for r in range(1, g.out[0] + 1) if r == 1 or r * row_bytes <= target.l2 // 2]
+    whole_weights = 4 * depth * g.out_channels * g.group
+    few = g.batch * g.group * g.out[0] < task.threads or g.pixels < 64
+    fused = cfg.choose("fused", (True, False), not (few and whole_weights > target.l2))
+    step = 1 if task.transformed == "im2row" else lanes
+    rows = cfg.choose("rows", options, _rows(options, g, task.threads, step)) if fused else g.out[0]
+    pixels = rows * g.out[1]
+    if task.transformed == "im2row":
+        vectors = vectors_of(g.out_channels, lanes)
+        most = (target.vector_registers - vectors - 1) // vectors
+        sizes = list(range(1, min(most, 14, pixels) + 1))
+        tile = cfg.choose("tile", sizes, _even(pixels, sizes[-1]))
+    else:
+        sizes = [n for n in (2, 4, 8) if 3 * n + 4 <= target.vector_registers]
+        tile = cfg.choose("tile", sizes, sizes[-1])
+    cold = PREFETCH if whole_weights > target.l2 else 0
+    return Params(fused, rows, tile, cfg.choose("prefetch", (0, 32, 64, 128), cold))
+
+
+def _rows(options: list[int], g: Geometry, threads: int, step: int) -> int:
+    """Of the larger blocks, the one that leaves an even share for every thread and fills its vectors."""
+
+    def waste(rows: int) -> float:
+        blocks = -(-g.out[0] // rows)
+        tasks = g.batch * g.group * blocks
+        vectors = -(-rows * g.out[1] // step)
+        return blocks * vectors * (-(-tasks // threads) * threads / tasks)
+
+    large = [r for r in options if 2 * r >= options[-1] or r * g.out[1] >= ENOUGH]
+    return min(large, key=lambda r: (round(waste(r), 6), -r))
+
+
+def _even(extent: int, most: int) -> int:
+    """The size of equal pieces, none larger than `most`."""
+    return -(-extent // -(-extent // most))
+
+
+def schedule(task: KernelTask, p: Params) -> Program:
+    return _Builder(task, p).program()
+
+
+class _Builder:
+    def __init__(self, task: KernelTask, p: Params):
+        assert isinstance(task.op, FusedOp)
+        g = geometry(task.op)
+        assert g is not None
+        self.task, self.p, self.g = task, p, g
+        self.lanes = task.target.lanes(4)
+        self.by_pixels = task.transformed == "im2col"  # vectors of pixels, not of channels
+        self.o = operands(task, flat=self.by_pixels)
+        self.depth = g.channels * g.taps
+        self.pixels = p.rows * g.out[1]
+        rows, row = (self.depth, self.pixels) if self.by_pixels else (self.pixels, self.depth)
+        shape = (rows, odd_lines(row + self.lanes))  # room for the rest of a last vector
+        self.patches = Buffer("patches", F32, shape, "scratch")
+        if not p.fused:
+            self.patches = Buffer("patches", F32, (g.batch, g.group, *shape), "global")
+
+    def program(self) -> Program:
+        g, p = self.g, self.p
+        panels = self.o.weights.shape[1]
+        if p.fused:
+            inside = (self.gather(), loop("pb", panels, *self.product()))
+            body = Alloc(self.patches, inside)
+            step = loop("th", -(-g.out[0] // p.rows), body, kind="parallel")
+            return Program(self.task.name, self.o.params, (self.every_group(step),))
+        first = self.every_group(self.gather(kind="parallel"))
+        second = self.every_group(loop("pb", panels, *self.product(), kind="parallel"))
+        return Program(self.task.name, self.o.params, (first, second), (self.patches,))
+
+    def every_group(self, body: Stmt) -> Stmt:
+        return loop("n", self.g.batch, loop("g", self.g.group, body, kind="parallel"), kind="parallel")
+
+    # --- patches ----------------------------------------------------------------------------------------
+
+    def top(self) -> Expr:
+        """The first row of the block."""
+        return TH * self.p.rows if self.p.fused else s.const(0)
+
+    def place(self, k: Expr, pixel: Expr) -> tuple[Expr, ...]:
+        index = (k, pixel) if self.by_pixels else (pixel, k)
+        return index if self.p.fused else (N, G, *index)
+
+    def image(self, channel: Expr, w: Expr) -> Expr:
+        """What the tap (KH, KW) of an output pixel of row R reads."""
+        g = self.g
+        h = (self.top() + R) * g.strides[0] + KH * g.dilations[0] - g.pads[0]
+        w = w * g.strides[1] + KW * g.dilations[1] - g.pads[1]
+        return g.guarded(self.o.read(N, G * g.channels + channel, h, w), h, w)
+
+    def gather(self, kind: str = "serial") -> Stmt:
+        """The patches of the block. A vector's rest behind the end of a row is overwritten by the next."""
+        return self.gather_columns(kind) if self.by_pixels else self.gather_rows(kind)
+
+    def gather_rows(self, kind: str) -> Stmt:
+        """All taps of a pixel, vectors of channels."""
+        g = self.g
+        channel = IB * self.lanes + LANE
+        tap = KH * g.kernel[1] + KW
+        value = self.image(channel, W)
+        if g.channels % self.lanes and not (self.o.reads and self.o.reads.blocks):
+            value = s.select(s.lt(channel, g.channels), value, s.const(0.0, F32))
+        copy: Stmt = Store("patches", self.place(tap * g.channels + channel, R * g.out[1] + W), value)
+        copy = loop("ib", -(-g.channels // self.lanes), loop("lane", self.lanes, copy, kind="vector"))
+        taps = loop("kh", g.kernel[0], loop("kw", g.kernel[1], copy))
+        return loop("r", self.p.rows, *self.inside_image(loop("w", g.out[1], taps)), kind=kind)
+
+    def gather_columns(self, kind: str) -> Stmt:
+        """All pixels of a tap, vectors of pixels."""
+        g = self.g
+        tap = KH * g.kernel[1] + KW
+        k = IC * g.taps + tap
+        if g.strides[1] > 1:  # nothing stands side by side
+            copy = loop("w", g.out[1], Store("patches", self.place(k, R * g.out[1] + W), self.image(IC, W)))
+        else:
+            w = WV * self.lanes + LANE
+            store = Store("patches", self.place(k, R * g.out[1] + w), self.image(IC, w))
+            copy = loop("wv", -(-g.out[1] // self.lanes), loop("lane", self.lanes, store, kind="vector"))
+        rows = loop("r", self.p.rows, *self.inside_image(copy))
+        taps = loop("kh", g.kernel[0], loop("kw", g.kernel[1], rows, kind="unroll"))
+        return loop("ic", g.channels, taps, kind=kind)
+
+    def inside_image(self, *body: Stmt) -> Body:
+        """Where the last block of rows reaches beyond the image, only what is inside."""
+        if self.p.fused and self.g.out[0] % self.p.rows:
+            return (If(s.lt(self.top() + R, self.g.out[0]), body),)
+        return body
+
+    # --- product ----------------------------------------------------------------------------------------
+
+    def product(self) -> Body:
+        """One panel of output channels for all pixels of the block."""
+        return self.product_of_pixels() if self.by_pixels else self.product_of_channels()
+
+    def patch(self, pixel: Expr, step: int) -> Expr:
+        """An element of the patches; zero behind the last pixel."""
+        value = Load("patches", self.place(DEPTH, pixel), F32)
+        return s.select(self.inside(pixel), value, s.const(0.0, F32)) if self.ragged(step) else value
+
+    def ragged(self, step: int) -> bool:
+        return self.pixels % step != 0 or self.g.pixels % self.pixels != 0
+
+    def inside(self, pixel: Expr) -> Expr:
+        conditions = [s.lt(pixel, self.pixels)]
+        if self.g.pixels % self.pixels:
+            conditions.append(s.lt(self.top() * self.g.out[1] + pixel, self.g.pixels))
+        return s.both(*conditions)
+
+    def product_of_channels(self) -> Body:
+        g, p = self.g, self.p
+        width = self.o.weights.shape[-1]
+        pixel = TO * p.tile + ROW
+        channel = PB * width + VECTOR * self.lanes + LANE
+        weight = Load(self.o.weights.name, (G, PB, DEPTH, VECTOR * self.lanes + LANE), F32)
+        place = self.top() * g.out[1] + pixel
+        at = (
+            s.binary("floordiv", place, g.out[1]),
+            s.binary("mod", place, g.out[1]),
+        )
+
+        def finish(value: Load) -> Body:
+            body = self.o.write((N, G * g.out_channels + channel, *at), value)
+            room = self.written_channels()
+            if width * self.o.weights.shape[1] > room:
+                body = (If(s.lt(channel, room), body),)
+            return (If(self.inside(pixel), body),) if self.ragged(p.tile) else body
+
+        tile = tile_product(
+            p.tile,
+            width // self.lanes,
+            self.lanes,
+            self.depth,
+            self.patch(pixel, p.tile),
+            weight,
+            finish,
+            self.ahead(width),
+        )
+        return (loop("to", -(-self.pixels // p.tile), tile),)
+
+    def written_channels(self) -> int:
+        """Output channels of a group that have a place in memory, those of a last block's padding too."""
+        block = self.o.writes.block_of(1) if self.o.writes else 1
+        return -(-self.g.out_channels // block) * block
+
+    def product_of_pixels(self) -> Body:
+        g, p = self.g, self.p
+        most = (self.task.target.vector_registers - 1) // (p.tile + 1)
+        vectors = _even(-(-self.pixels // self.lanes), min(most, 4))
+        step = vectors * self.lanes
+        pixel = TO * step + VECTOR * self.lanes + LANE
+        within = Var("oi") * p.tile + ROW
+        channel = PB * PANEL + within
+        weight = Load(self.o.weights.name, (G, PB, DEPTH, within), F32)
+
+        def finish(value: Load) -> Body:
+            body = self.o.write((N, G * g.out_channels + channel, self.top() * g.out[1] + pixel), value)
+            if self.ragged(step):
+                body = (If(self.inside(pixel), body),)
+            return (If(s.lt(channel, g.out_channels), body),) if g.out_channels % PANEL else body
+
+        ahead = self.ahead(PANEL)
+        tile = tile_product(
+            p.tile, vectors, self.lanes, self.depth, weight, self.patch(pixel, step), finish, ahead
+        )
+        return (loop("to", -(-self.pixels // step), loop("oi", PANEL // p.tile, tile)),)
+
+    def ahead(self, width: int) -> Body:
+        if not self.p.prefetch:
+            return ()
+        lines = range(0, width, LINE)
+        at = DEPTH + self.p.prefetch
+        return tuple(Prefetch(self.o.weights.name, (G, PB, at, s.const(line))) for line in lines)
