@@ -34,7 +34,10 @@ STRIDED = 1.5  # the time of weights that lie row after row, over that of packed
 COPY = 6.0  # cycles of an element while a matrix is transposed
 SERIAL = 4.0  # cycles of a product in a sum that fills no vectors
 BARRIER = 1500.0  # cycles until all cores are there
-PLAIN_RATE = 0.1  # convolutions that cannot fill vectors with channels
+PLAIN_RATE = 0.75  # plain to plain: vectors along the width, as far as it fills them
+RAGGED = 0.75  # where the last vector of each row is partial
+GROUPED_RATE = 0.35  # the same for groups of channels
+SCALAR_RATE = 0.05  # convolutions that fill no vectors
 LAST_RATE = 0.85  # channels last: pixels are further apart
 FIRST_RATE = 0.8  # plain channels in, blocks out
 MEMORY = 7.7  # bytes of weights a cycle from memory to one core
@@ -111,8 +114,13 @@ class PredictedCost:
         for window in zip(*extents, conv.op.strides, conv.op.dilations, conv.op.pads):
             products *= _taps_inside(*window)
         rate = DIRECT_RATE
-        if decision.writes is None:
-            rate = PLAIN_RATE
+        grouped = conv.op.group > 1 and weights.dims[1] > 1
+        if decision.writes is None and decision.reads is None:
+            width, lanes = out.dims[-1], self.target.lanes(4)
+            rate = GROUPED_RATE if grouped else PLAIN_RATE
+            rate *= width / (-(-width // lanes) * lanes) * (RAGGED if width % lanes else 1.0)
+        elif decision.writes is None or grouped:
+            rate = SCALAR_RATE
         elif decision.reads is None:
             rate = FIRST_RATE
         elif not decision.writes.blocks:

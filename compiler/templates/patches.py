@@ -65,13 +65,14 @@ def vectors_of(out_channels: int, lanes: int) -> int:
 
 
 def fits(by: str, op: FusedOp, lanes: int) -> bool:
-    """What is no plain product already; groups of whole vectors, or of any size on plain layouts."""
+    """What is no plain product already; on plain layouts groups of any size, else whole vectors."""
     g = convolution(op)
     if g is None or g.pointwise or (g.group > 1 and g.channels == 1):
         return False
     if by == "im2col":
         return flattens(op)
-    return g.group == 1 or (g.channels % lanes == 0 and g.out_channels % lanes == 0)
+    whole = g.group == 1 or (g.channels % lanes == 0 and g.out_channels % lanes == 0)
+    return whole and 2 * g.group * min(g.channels, g.out_channels) >= lanes
 
 
 def layouts(by: str, op: FusedOp, lanes: int) -> tuple[Layouts, ...]:

@@ -14,6 +14,7 @@ from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.elementwise import Binary, Unary
 from burnish.compiler.target import Target, get_target
+from burnish.compiler.templates import patches, winograd
 from burnish.compiler.templates.registry import ALGORITHMS
 from burnish.graph_passes.alternatives import Decision
 from burnish.graph_passes.fuse import fuse
@@ -40,6 +41,7 @@ class Case:
     epilogue: bool = True
 
 
+CONVOLUTIONS = [a.name for module in (winograd, patches) for a in module.ALGORITHMS]
 CASES = [
     Case(16, 32, (9, 13), pads=(1, 1, 1, 1)),
     Case(16, 32, (1, 1), pads=(1, 1, 1, 1)),
@@ -154,7 +156,7 @@ def check(item: Item, built: Build, code: LoadedCode) -> None:
         assert error <= ALGORITHMS[item.algorithm].error, (item.algorithm, task.layouts, item.case, error)
 
 
-@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", CONVOLUTIONS)
 @pytest.mark.parametrize("target", runnable_targets())
 def test_against_float64(target, algorithm):
     target = get_target(target)
@@ -171,3 +173,9 @@ def test_against_float64(target, algorithm):
         check(item, built, code)
         given = operands(item.task)  # what a measurement compares with
         assert not given.error(list(execute(built, code, given.arrays, at_end=True)))
+
+
+def test_none_is_left_out():
+    target = get_target("x86-64")
+    found = {name for name in ALGORITHMS for case in CASES[:4] if items_of(case, target, name)}
+    assert found <= set(CONVOLUTIONS)
