@@ -9,13 +9,14 @@ from types import ModuleType
 
 from ...errors import InternalError
 from ..kernel_task import KernelTask
-from . import direct, map, naive, patches, recurrence, rows, strips, winograd
+from . import direct, fourier, map, naive, patches, recurrence, rows, strips, winograd
 from .algorithm import Algorithm
 
 TEMPLATES: dict[str, ModuleType] = {
     "winograd": winograd,
     "strips": strips,
     "patches": patches,
+    "fourier": fourier,
     "recurrence": recurrence,
     "direct": direct,
     "rows": rows,

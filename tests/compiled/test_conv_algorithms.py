@@ -8,18 +8,21 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from burnish import pipeline
 from burnish.compiler.codegen.llvm import LoadedCode
 from burnish.compiler.ir.graph import Graph
 from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.elementwise import Binary, Unary
 from burnish.compiler.target import Target, get_target
-from burnish.compiler.templates import patches, winograd
+from burnish.compiler.templates import fourier, patches, winograd
 from burnish.compiler.templates.registry import ALGORITHMS
 from burnish.graph_passes.alternatives import Decision
 from burnish.graph_passes.fuse import fuse
+from burnish.graph_passes.predict import PredictedCost
 from burnish.graph_passes.task_cost import decided_task
 from burnish.op_tuner.operands import operands
+from onnx import TensorProto, helper, numpy_helper
 
 from ..passes.make import make
 from .kernels import Build, build, build_drawn, execute, load, runnable_targets
@@ -41,7 +44,7 @@ class Case:
     epilogue: bool = True
 
 
-CONVOLUTIONS = [a.name for module in (winograd, patches) for a in module.ALGORITHMS]
+CONVOLUTIONS = [a.name for module in (winograd, patches, fourier) for a in module.ALGORITHMS]
 CASES = [
     Case(16, 32, (9, 13), pads=(1, 1, 1, 1)),
     Case(16, 32, (1, 1), pads=(1, 1, 1, 1)),
@@ -179,3 +182,34 @@ def test_none_is_left_out():
     target = get_target("x86-64")
     found = {name for name in ALGORITHMS for case in CASES[:4] if items_of(case, target, name)}
     assert found <= set(CONVOLUTIONS)
+
+
+@pytest.mark.parametrize("algorithm", CONVOLUTIONS)
+def test_in_a_network(algorithm, monkeypatch):
+    """Two convolutions of which one has the algorithm forced on it by its cost, with conversions around."""
+    rng = np.random.default_rng(3)
+    kernel = 5 if algorithm == "fft" else 3
+    shapes = (16, 16, 1, 1), (32, 16, kernel, kernel)
+    first, second = ((rng.standard_normal(s) / np.sqrt(np.prod(s[1:]))).astype(np.float32) for s in shapes)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 10, 11])]
+    outputs = [helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 32, 10, 11])]
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["m"], "mix"),
+        helper.make_node("Conv", ["m", "second"], ["y"], "conv", pads=[kernel // 2] * 4),
+        helper.make_node("Relu", ["y"], ["z"], "relu"),
+    ]
+    weights = [numpy_helper.from_array(first, "first"), numpy_helper.from_array(second, "second")]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    monkeypatch.setattr(
+        PredictedCost, "node", lambda self, graph, node, d: 0.0 if d.algorithm == algorithm else 1.0
+    )
+    module = pipeline.compile(model, threads=2, cache=False, accuracy=1e-4)
+    assert module.plan is not None and any(algorithm in name for name in module.plan.kernels)
+    x = rng.standard_normal((1, 16, 10, 11)).astype(np.float32)
+    mixed = np.einsum("nchw,oc->nohw", x.astype(np.float64), first[:, :, 0, 0].astype(np.float64))
+    case = Case(16, 32, (10, 11), (kernel, kernel), pads=(kernel // 2,) * 4, epilogue=False)
+    want = np.maximum(expected(case, mixed, second, np.zeros(0), np.zeros(0)), 0)
+    for threads in (1, 2):
+        got = module.run({"x": x}, threads)["z"]
+        assert np.abs(got - want).max() <= 2 * ALGORITHMS[algorithm].error * np.abs(want).max()
