@@ -9,7 +9,7 @@ from types import ModuleType
 
 from ...errors import InternalError
 from ..kernel_task import KernelTask
-from . import direct, fourier, map, naive, patches, recurrence, rows, strips, winograd
+from . import direct, fourier, kn2row, map, naive, patches, recurrence, rows, strips, winograd
 from .algorithm import Algorithm
 
 TEMPLATES: dict[str, ModuleType] = {
@@ -17,6 +17,7 @@ TEMPLATES: dict[str, ModuleType] = {
     "strips": strips,
     "patches": patches,
     "fourier": fourier,
+    "kn2row": kn2row,
     "recurrence": recurrence,
     "direct": direct,
     "rows": rows,

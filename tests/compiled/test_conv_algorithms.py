@@ -15,7 +15,7 @@ from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.elementwise import Binary, Unary
 from burnish.compiler.target import Target, get_target
-from burnish.compiler.templates import fourier, patches, winograd
+from burnish.compiler.templates import fourier, kn2row, patches, winograd
 from burnish.compiler.templates.registry import ALGORITHMS
 from burnish.graph_passes.alternatives import Decision
 from burnish.graph_passes.fuse import fuse
@@ -44,7 +44,7 @@ class Case:
     epilogue: bool = True
 
 
-CONVOLUTIONS = [a.name for module in (winograd, patches, fourier) for a in module.ALGORITHMS]
+CONVOLUTIONS = [a.name for module in (winograd, patches, fourier, kn2row) for a in module.ALGORITHMS]
 CASES = [
     Case(16, 32, (9, 13), pads=(1, 1, 1, 1)),
     Case(16, 32, (1, 1), pads=(1, 1, 1, 1)),
