@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from ..compiler.ir.graph import Graph, Node
@@ -18,6 +18,9 @@ from .pairs import KEPT, STRIPS, convolution, depthwise_before, pointwise_after
 
 ACCURACY = 1e-5
 """The largest error of an algorithm, over its largest output, that plans allow unless told otherwise."""
+DIRECT = "direct"
+POINTWISE = "pointwise"
+"""DIRECT for a convolution of 1×1 and stride 1: a matrix product."""
 ANY = "any"
 """A read that takes whatever layout there is."""
 
@@ -28,7 +31,7 @@ class Decision:
 
     reads: Layout | None = None
     writes: Layout | None = None
-    algorithm: str = "direct"  # what fits, on operands as they are; or one of ALGORITHMS; or STRIPS
+    algorithm: str = DIRECT  # what fits, on operands as they are; POINTWISE; one of ALGORITHMS; or STRIPS
 
 
 def layouts_of(rank: int, block: int) -> tuple[Layout, ...]:
@@ -90,7 +93,8 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
         return [plain, *reading]
     conv = convolution(node)
     if conv is not None:
-        return _convolution_alternatives(graph, node, conv, layouts, block)
+        found = _convolution_alternatives(graph, node, conv, layouts, block)
+        return [_named(node.op, conv, decision) for decision in found]
     if not _keeps_layout(graph, node, block):
         return [plain, *reading]
     if _is_elementwise(graph, node):  # a conversion on the way costs no pass of its own
@@ -105,6 +109,14 @@ def may_move(graph: Graph, value: str, block: int) -> bool:
     if value in graph.constants or type.rank < 3 or type.dtype is not F32:
         return False
     return type.dims[1] * 2 >= block and type.size > 0
+
+
+def _named(op: FusedOp, conv: Node, decision: Decision) -> Decision:
+    """A convolution whose patches are single pixels is a matrix product, and is called so."""
+    assert isinstance(conv.op, Conv)
+    kernel = op.graph.types[conv.inputs[1] or ""].dims[2:]
+    plain = {*kernel, *conv.op.strides, conv.op.group} == {1} and not any(conv.op.pads)
+    return replace(decision, algorithm=POINTWISE) if plain and decision.algorithm == DIRECT else decision
 
 
 def _convolution_alternatives(

@@ -17,7 +17,7 @@ from burnish.compiler.ops.elementwise import Binary, Unary
 from burnish.compiler.target import Target, get_target
 from burnish.compiler.templates import fourier, kn2row, patches, winograd
 from burnish.compiler.templates.registry import ALGORITHMS
-from burnish.graph_passes.alternatives import Decision
+from burnish.graph_passes.alternatives import Decision, alternatives
 from burnish.graph_passes.fuse import fuse
 from burnish.graph_passes.predict import PredictedCost
 from burnish.graph_passes.task_cost import decided_task
@@ -213,3 +213,10 @@ def test_in_a_network(algorithm, monkeypatch):
     for threads in (1, 2):
         got = module.run({"x": x}, threads)["z"]
         assert np.abs(got - want).max() <= 2 * ALGORITHMS[algorithm].error * np.abs(want).max()
+
+
+def test_pointwise_is_named():
+    case = Case(16, 32, (5, 6), (1, 1))
+    _, w, bias, _ = arrays_of(case)
+    graph = graph_of(case, w, bias)
+    assert {d.algorithm for d in alternatives(graph, graph.nodes[0], 8)} == {"pointwise"}
