@@ -38,9 +38,13 @@ _TEMPLATE_OF = {
 
 
 def template(task: KernelTask) -> ModuleType:
-    module = TEMPLATES.get(task.algorithm) or _TEMPLATE_OF.get(task.algorithm)
+    return _module(task.algorithm)
+
+
+def _module(algorithm: str) -> ModuleType:
+    module = TEMPLATES.get(algorithm) or _TEMPLATE_OF.get(algorithm)
     if module is None:
-        raise InternalError(f"no template for algorithm {task.algorithm!r}")
+        raise InternalError(f"no template for algorithm {algorithm!r}")
     return module
 
 
@@ -50,6 +54,6 @@ def algorithms(task: KernelTask) -> list[str]:
     Where one was decided on, that one; if its template cannot take odd sizes, any that reads its layouts.
     """
     chosen = task.transformed
-    if chosen and _TEMPLATE_OF[chosen].matches(task):
+    if chosen and _module(chosen).matches(task):
         return [chosen]
     return [name for name, module in TEMPLATES.items() if module.matches(task)]

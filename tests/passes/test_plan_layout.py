@@ -195,6 +195,23 @@ def test_products_that_no_register_tile_fits(shapes):
     np.testing.assert_allclose(got, a @ w, rtol=1e-6)
 
 
+def test_operand_of_lower_rank():
+    """A result's layouts are those of its own rank, whatever stands first among its operands."""
+    shapes = {"a": (8, 5, 4), "b": (2, 8, 5, 4)}
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, shapes["b"])
+    nodes = [
+        helper.make_node("Neg", ["a"], ["n"]),
+        helper.make_node("MaxPool", ["b"], ["p"], kernel_shape=[1, 1]),
+        helper.make_node("Sub", ["n", "p"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds = {n: np.random.default_rng(2).standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    got = pipeline.compile(model, target="x86-64-v3", cache=False).run(feeds)["y"]
+    np.testing.assert_allclose(got, -feeds["a"] - feeds["b"], rtol=1e-6)
+
+
 def test_unknown_mode():
     with pytest.raises(InputError, match="expected one of global"):
         PlanOptions("best")
