@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -224,4 +224,7 @@ def geometry(op: FusedOp, variant: Variant, lanes: int) -> Geometry:
     batch, channels, height, width = op.graph.types[node.inputs[0] or ""].dims
     _, out_channels, out_height, out_width = op.graph.types[node.outputs[0]].dims
     sizes = (batch, channels, out_channels, height, width, out_height, out_width)
-    return Geometry(variant, lanes, *sizes, node.op.pads[0], node.op.pads[1])
+    return _geometry(variant, lanes, *sizes, node.op.pads[0], node.op.pads[1])
+
+
+_geometry = lru_cache(maxsize=256)(Geometry)  # a planner asks for the same sizes again and again
