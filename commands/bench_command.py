@@ -74,7 +74,7 @@ def command(
             check_writable(path)
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
     own = partial(compile_model, target=target, cache=cache)
-    contestants = [peers.Burnish(own)]
+    contestants: list[peers.Peer] = [peers.Burnish(own)]
     if measure:
         contestants.append(
             peers.Burnish(partial(own, measure=True, records=records), name="burnish-measured")

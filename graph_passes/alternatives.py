@@ -99,7 +99,7 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
         return [plain, *reading]
     layouts = layouts_of(result.rank, block)
     if _is_elementwise(graph, node):  # a conversion on the way costs no pass of its own
-        return [Decision(*pair) for pair in product((None, *layouts), repeat=2)]
+        return [Decision(a, b) for a, b in product((None, *layouts), repeat=2)]
     ragged = _concatenates(node) and any(graph.types[v].dims[1] % block for v in node.reads)
     return [plain, *(Decision(lay, lay) for lay in (layouts[1:] if ragged else layouts))]
 

@@ -190,15 +190,15 @@ class _Planner:
             if not may_move(graph, value, self.block):
                 continue
             by = producer.get(value)
+            written: list[Layout | None]
             written = [None] if by is None else [d.writes for d in self.options[by]]
             wants = {
                 n: [wanted(graph, graph.nodes[n], d, value) for d in self.options[n]]
                 for n in readers.get(value, ())
             }
             needs_plain = value in graph.outputs
-            kept = _sets(
-                {*written, *(w for ws in wants.values() for w in ws if w != ANY), *[None] * needs_plain}
-            )
+            asked = [w for ws in wants.values() for w in ws if not isinstance(w, str)]
+            kept = _sets({*written, *asked, *[None] * needs_plain})
             into = np.array(
                 [
                     [sum(self.route(value, w, k).cost for k in keep if k != w) for keep in kept]
