@@ -14,7 +14,7 @@ from .compiler.ir.graph import Graph
 from .compiler.kernel_task import Config, DefaultConfig, KernelTask
 from .compiler.target import Target, get_target, host, host_threads
 from .debug import Log
-from .errors import InputError
+from .errors import InfeasibleError, InputError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
 from .graph_passes.assign_layouts import assign_layouts
@@ -56,6 +56,7 @@ def compile(
     measure: bool = False,
     records: str | Path | None = None,
     weights: str = "packed",
+    memory_limit: int | None = None,
 ) -> Module:
     """A module from an ONNX model given as path, bytes or ModelProto.
 
@@ -67,10 +68,11 @@ def compile(
     measure  let the plan's costs be measured here, and kept in `records` (a file; default: the user's own)
     weights  "packed": stored as kernels stream them, up to 7 times the model's; "compact": where that is
              larger, stored as in the model and transformed when the module is opened
+    memory_limit  bytes that weights in use, arena and scratch memory of all `threads` may take together
     log      is told of every step; by default it follows BURNISH_DEBUG
     """
     log = log or Log()
-    options = PlanOptions(plan, accuracy)
+    options = PlanOptions(plan, accuracy, memory_limit)
     machine = get_target(target)
     workers = thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
@@ -88,6 +90,9 @@ def compile(
     parts = [{n: k for (part, n), k in kernels.items() if part == name} for name in ("run", "setup")]
     work = {n: flops(task) for (part, n), task in tasks.items() if part == "run"}
     packed = make_plan(graph, parts[0], work, machine, setup, parts[1])
+    if memory_limit is not None and packed.plan.memory(workers) > memory_limit:
+        needs = packed.plan.memory(workers)
+        raise InfeasibleError(f"the chosen configs need {needs} bytes, the memory limit is {memory_limit}")
     log.plan(packed.plan)
     different = list({k.name: k for k in kernels.values()}.values())
     code = LoadedCode([k.object for k in different], machine)
@@ -105,7 +110,7 @@ def passes(
     """The passes over the graph by name, in order."""
 
     def plan(graph: Graph) -> Graph:
-        return assign_layouts(graph, target, costs(graph, target, threads, options), options)
+        return assign_layouts(graph, target, threads, costs(graph, target, threads, options), options)
 
     return {
         "fold": fold,

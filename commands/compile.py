@@ -16,7 +16,7 @@ from ..graph_passes.plan_layout import MODES, PlanOptions
 from ..graph_passes.setup import WEIGHTS
 from ..pipeline import Module, optimise, passes
 from .files import check_folder, check_writable, megabytes
-from .options import ACCURACY, MEASURE, RECORDS, THREADS, compile_options
+from .options import ACCURACY, MEASURE, MEMORY_LIMIT, RECORDS, THREADS, compile_options
 from .source import find_source, open_module
 
 
@@ -35,6 +35,7 @@ from .source import find_source, open_module
     help="Algorithms and layouts: chosen for the whole network, for each operator alone, or one layout.",
 )
 @ACCURACY
+@MEMORY_LIMIT
 @click.option(
     "--weights",
     type=click.Choice(WEIGHTS),
@@ -63,6 +64,7 @@ def command(
     threads,
     plan,
     accuracy,
+    memory_limit,
     weights,
     measure,
     records,
@@ -85,7 +87,12 @@ def command(
         graph = log.step("import", lambda: import_onnx(source.model, shapes=shapes, dims=dims))
         if stop_after != "import":
             graph = optimise(
-                graph, machine, threads or host_threads(), log, stop_after, PlanOptions(plan, accuracy)
+                graph,
+                machine,
+                threads or host_threads(),
+                log,
+                stop_after,
+                PlanOptions(plan, accuracy, memory_limit),
             )
         click.echo(print_graph(graph))
         return
@@ -95,7 +102,7 @@ def command(
     if output.suffix == ".a":
         check_writable(output.with_suffix(".h"))
     options = {"target": target, "cache": cache, "log": log, "plan": plan}
-    choices = {"accuracy": accuracy, "weights": weights}
+    choices = {"accuracy": accuracy, "weights": weights, "memory_limit": memory_limit}
     module = open_module(
         source, shapes, dims, threads, measure=measure, records=records, **options, **choices
     )
@@ -108,4 +115,5 @@ def _facts(module: Module, output: Path) -> str:
     assert plan is not None
     calls = f"{len(plan.steps)} kernel calls ({len(plan.kernels)} kernels)"
     memory = f"opened: weights {megabytes(plan.weights_in_use)}, arena {megabytes(plan.arena_size)}"
+    memory += f", {megabytes(plan.memory(module.threads))} in all"
     return f"{megabytes(output.stat().st_size)}, {calls}, {memory}, target {plan.target}"

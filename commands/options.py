@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,6 +57,20 @@ def parse_counts(ctx: click.Context, option: click.Parameter, text: str) -> tupl
     return tuple(dict.fromkeys(map(int, parts)))
 
 
+UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def parse_size(ctx: click.Context | None, option: click.Parameter | None, text: str | None) -> int | None:
+    """64MB → 64000000, 1.5GiB → 1610612736; a number alone is bytes."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
+    unit = UNITS.get(match[2]) if match else None
+    if not match or unit is None or float(match[1]) * unit < 1:
+        raise InputError(f"--memory-limit {text!r}: expected a size such as 64MB or 1.5GiB")
+    return int(float(match[1]) * unit)
+
+
 def model_options(function: F) -> F:
     """--shape and --dim, which fix a model's open sizes."""
     function = click.option(
@@ -95,6 +110,12 @@ MEASURE = click.option(
 )
 RECORDS = click.option(
     "--records", type=click.Path(path_type=Path), metavar="FILE", help="Where measurements are kept."
+)
+MEMORY_LIMIT = click.option(
+    "--memory-limit",
+    callback=parse_size,
+    metavar="SIZE",
+    help="Most memory that weights, arena and scratch memory of a run take: 64MB, 1.5GiB.",
 )
 THREADS = click.option(
     "--threads", type=click.IntRange(1, 1024), metavar="N", help="Number of threads (default: all cores)."

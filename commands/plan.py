@@ -11,11 +11,12 @@ from rich.table import Table
 
 from ..compiler.target import get_target, host_threads
 from ..frontends.onnx.importer import import_onnx
+from ..graph_passes.assign_layouts import memory_of_plans
 from ..graph_passes.plan_layout import MODES, PlanOptions
 from ..graph_passes.predict import PredictedCost
 from ..pipeline import optimise, price
-from .files import check_writable, write_file
-from .options import ACCURACY, MEASURE, RECORDS, THREADS, model_options
+from .files import check_writable, megabytes, write_file
+from .options import ACCURACY, MEASURE, MEMORY_LIMIT, RECORDS, THREADS, model_options
 from .plan_page import page
 from .plan_report import SUMMARY_TITLES, Item, Report, microseconds, report, summary
 from .progress import show_progress
@@ -31,10 +32,11 @@ WIDTH = 170
 @THREADS
 @click.option("--plan", type=click.Choice(MODES), default="global", show_default=True, help="Which to show.")
 @ACCURACY
+@MEMORY_LIMIT
 @MEASURE
 @RECORDS
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Draw the plan as a page.")
-def command(model, target, shapes, dims, threads, plan, accuracy, measure, records, html):
+def command(model, target, shapes, dims, threads, plan, accuracy, memory_limit, measure, records, html):
     """Show the chosen algorithm and layouts of every operator of MODEL, its predicted and measured time.
 
     Costs are from the records, where they know this machine; from measuring, with --measure, which adds to
@@ -47,16 +49,18 @@ def command(model, target, shapes, dims, threads, plan, accuracy, measure, recor
     source = find_source(model, dims, only_model=True)
     graph = import_onnx(source.model, shapes=shapes, dims=dims)
     graph = optimise(graph, machine, workers, stop_after="fuse")
-    options = PlanOptions(plan, accuracy)
+    options = PlanOptions(plan, accuracy, memory_limit)
     known = {"measure": measure, "records": records}
     with show_progress() as progress:
         cost = price(graph, machine, workers, options, **known, progress=progress)
+    memory = memory_of_plans(graph, machine, workers)
     title = f"{source.name}, {machine.name}, {workers} thread{'s' * (workers > 1)}"
-    found = report(title, graph, cost, PredictedCost(machine, workers), options)
+    found = report(title, graph, cost, PredictedCost(machine, workers), options, memory)
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=WIDTH)
     console.print(_items(found), soft_wrap=True)
     console.print(_modes(found), soft_wrap=True)
+    console.print(f"memory {megabytes(found.memory or 0)}: weights, arena, scratch", highlight=False)
     if html:
         write_file(html, page(found))
         console.print(f"wrote {html}", highlight=False, soft_wrap=True, markup=False)

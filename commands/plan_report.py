@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
@@ -75,6 +75,7 @@ class Report:
     mode: str
     items: tuple[Item, ...]
     modes: tuple[Mode, ...]
+    memory: int | None = None  # bytes: weights, arena, scratch memory
 
     def total(self, attribute: str) -> float:
         """Of the items of which it is known: "predicted" or "measured", in seconds."""
@@ -85,20 +86,32 @@ class Report:
         return any(item.measured is not None for item in self.items)
 
 
-def report(title: str, graph: Graph, cost: Prices, predicted: PredictedCost, options: PlanOptions) -> Report:
-    """The plan of a fused graph by `cost`, beside the two other ways to plan it."""
+def report(
+    title: str,
+    graph: Graph,
+    cost: Prices,
+    predicted: PredictedCost,
+    options: PlanOptions,
+    memory: Callable[[LayoutPlan], int] | None = None,
+) -> Report:
+    """The plan of a fused graph by `cost`, beside the two other ways to plan it.
+
+    `memory` says how many bytes a plan takes, where that is asked for or limited.
+    """
     block = predicted.target.lanes(4)
     plans: dict[str, LayoutPlan] = {}
     modes = []
     for mode in MODES:
         start = time.perf_counter()
-        plan = plan_layout(graph, block, cost, replace(options, mode=mode))
+        limit = options.memory_limit if mode == options.mode else None
+        plan = plan_layout(graph, block, cost, replace(options, mode=mode, memory_limit=limit), memory)
         seconds = time.perf_counter() - start
         moves = (len(plan.conversions), plan.conversion_cost)
         modes.append(Mode(mode, plan.cost, *moves, plan.optimal, plan.searched, seconds))
         plans[mode] = plan
-    items = _Items(graph, cost, predicted, plans[options.mode], plans["local"], options)
-    return Report(title, options.mode, tuple(items.all()), tuple(modes))
+    chosen = plans[options.mode]
+    items = _Items(graph, cost, predicted, chosen, plans["local"], options)
+    return Report(title, options.mode, tuple(items.all()), tuple(modes), memory(chosen) if memory else None)
 
 
 @dataclass

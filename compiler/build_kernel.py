@@ -27,6 +27,14 @@ def build_kernel(task: KernelTask, cfg: Config, symbol: str) -> Kernel:
     return assemble(lower(replace(task, name=symbol), cfg), task.target)
 
 
+def outline(task: KernelTask, cfg: Config) -> Kernel:
+    """The kernel without its machine code, for what it needs."""
+    program = lower(task, cfg)
+    code = generate(program, task.target)
+    temps = tuple(b.nbytes for b in program.temps)
+    return Kernel(program.name, b"", code.steps, temps, program.gang)
+
+
 def assemble(program: Program, target: Target) -> Kernel:
     """Object code of a lowered program; its symbols start with the program's name."""
     code = generate(program, target)

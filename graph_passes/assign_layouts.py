@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from ..compiler.build_kernel import Kernel, outline
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout, TensorType
+from ..compiler.kernel_task import DefaultConfig
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.movement import BlockedFlatten, Identity
 from ..compiler.target import Target
 from .alternatives import ANY, flattens, wanted
+from .make_plan import make_plan
+from .make_tasks import task_of
 from .pack_weights import Packer
 from .pairs import KEPT, merged
 from .plan_layout import DEFAULT_PLAN, Cost, LayoutPlan, PlanOptions, plan_layout
+from .views import find_views
 
 
-def assign_layouts(graph: Graph, target: Target, cost: Cost, options: PlanOptions = DEFAULT_PLAN) -> Graph:
+def assign_layouts(
+    graph: Graph, target: Target, threads: int, cost: Cost, options: PlanOptions = DEFAULT_PLAN
+) -> Graph:
     """The graph on the layouts and algorithms of its plan."""
-    return apply_plan(graph, target, plan_layout(graph, target.lanes(4), cost, options))
+    memory = memory_of_plans(graph, target, threads)
+    return apply_plan(graph, target, plan_layout(graph, target.lanes(4), cost, options, memory))
+
+
+def memory_of_plans(graph: Graph, target: Target, threads: int) -> Callable[[LayoutPlan], int]:
+    """Bytes of a plan's weights, arena and scratch memory on that many threads."""
+    known: dict[str, Kernel] = {}
+
+    def memory(plan: LayoutPlan) -> int:
+        planned = apply_plan(graph, target, plan)
+        copies = find_views(planned).skipped
+        kernels = {}
+        for n, node in enumerate(planned.nodes):
+            if n not in copies:
+                task = task_of(planned, node, target, threads)
+                if task.key not in known:
+                    known[task.key] = outline(task, DefaultConfig())
+                kernels[n] = known[task.key]
+        return make_plan(planned, kernels, {}, target).plan.memory(threads)
+
+    return memory
 
 
 def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:

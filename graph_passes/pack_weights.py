@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.matmul import MatMul
 from ..compiler.ops.movement import Identity
 from ..compiler.ops.packed_recurrence import PACKED
+from ..compiler.templates.algorithm import Pack
 from ..compiler.templates.registry import ALGORITHMS
 from .alternatives import Decision, fused
 from .pairs import KEPT
@@ -40,7 +42,7 @@ class Packer:
         if not isinstance(node.op, FusedOp):
             return node
         inputs = list(node.inputs)
-        for position, layout in self._layouts(node, decision).items():
+        for position, layout in self.layouts(node, decision).items():
             inputs[position] = self._laid_out(inputs[position] or "", layout)
         return replace(node, inputs=tuple(inputs))
 
@@ -66,7 +68,7 @@ class Packer:
         self.setup[name] = Node(by, (source,), (name,), source)
         return self._keep(name, array, type)
 
-    def _layouts(self, node: Node, decision: Decision) -> dict[int, Layout]:
+    def layouts(self, node: Node, decision: Decision) -> dict[int, Layout]:
         """Position of each constant operand of the anchor → the layout that direct templates stream best."""
         result: dict[int, Layout] = {}
         assert isinstance(node.op, FusedOp)
@@ -125,3 +127,23 @@ class Packer:
         inputs = list(node.inputs)
         inputs[position] = self._keep(f"{value}@flat", array, self.graph.types[value])
         return replace(node, inputs=tuple(inputs))
+
+
+def packed_sizes(graph: Graph, node: Node, decision: Decision, block: int) -> dict[str, int]:
+    """Bytes of each constant that the node reads under a decision."""
+    sizes = {v: graph.types[v].nbytes for v in node.reads if v in graph.constants}
+    packs: Mapping[int, Pack | Layout] = {}
+    if decision.algorithm in ALGORITHMS:
+        packs = ALGORITHMS[decision.algorithm].weights(fused(graph, node), block)
+    elif isinstance(node.op, FusedOp):
+        packs = Packer(graph, block).layouts(node, decision)
+    for position, pack in packs.items():
+        value = node.inputs[position] or ""
+        type = graph.types[value]
+        if isinstance(pack, Layout):
+            sizes[value] = replace(type, layout=pack).nbytes
+        elif isinstance(pack, Op):
+            sizes[value] = pack.infer(type)[0].nbytes
+        else:
+            sizes[value] = pack(np.zeros(type.dims, type.dtype.numpy)).nbytes
+    return sizes

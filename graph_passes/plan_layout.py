@@ -12,7 +12,7 @@ section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Protocol
@@ -22,12 +22,15 @@ import numpy as np
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
-from ..errors import InputError
+from ..errors import InfeasibleError, InputError
 from .alternatives import ACCURACY, ANY, Decision, alternatives, layouts_of, may_move, wanted
+from .pack_weights import packed_sizes
 from .pairs import KEPT, convolution
-from .pbqp import Problem, solve
+from .pbqp import Problem, Solution, solve
+from .pbqp_ilp import solve_ilp
 
 SEARCH_NODES = 2000  # networks reduce without search; this bounds the time of one that does not
+BOUNDS = 64  # on weights, under a memory limit
 MODES = ("global", "local", "fixed")
 
 
@@ -46,16 +49,23 @@ class PlanOptions:
     mode      "global": algorithms and layouts for the whole network at once; "local": each operator's fastest
               alone; "fixed": one layout where it fits
     accuracy  the largest error of an algorithm, over its largest output
+    memory_limit  bytes that the module may take: weights as kernels read them, arena and scratch memory of
+              all threads; inputs and outputs are the user's, and code is not counted
     """
 
     mode: str = "global"
     accuracy: float = ACCURACY
+    memory_limit: int | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise InputError(f"plan {self.mode!r}: expected one of {', '.join(MODES)}")
         if not self.accuracy >= 0:
             raise InputError(f"accuracy {self.accuracy!r}: expected an error from 0 on, such as 1e-5")
+        if self.memory_limit is not None and self.mode != "global":
+            raise InputError(f"a memory limit needs the global plan, found {self.mode!r}")
+        if self.memory_limit is not None and not self.memory_limit > 0:
+            raise InputError(f"memory limit {self.memory_limit!r}: expected a number of bytes from 1 on")
 
 
 DEFAULT_PLAN = PlanOptions()
@@ -86,13 +96,26 @@ class LayoutPlan:
         return sum(c.cost for c in self.conversions)
 
 
-def plan_layout(graph: Graph, block: int, cost: Cost, options: PlanOptions = DEFAULT_PLAN) -> LayoutPlan:
-    """The plan of least cost that the options allow."""
+def plan_layout(
+    graph: Graph,
+    block: int,
+    cost: Cost,
+    options: PlanOptions = DEFAULT_PLAN,
+    memory: Callable[[LayoutPlan], int] | None = None,
+) -> LayoutPlan:
+    """The plan of least cost that the options allow.
+
+    `memory` says how many bytes a module of a plan takes; a memory limit needs it. InfeasibleError where no
+    plan stays within the limit.
+    """
     planner = _Planner(graph, block, cost, options.accuracy)
     if options.mode == "local":
         return planner.local()
     if options.mode == "fixed":
         return planner.fixed()
+    if options.memory_limit is not None:
+        assert memory is not None
+        return _within(planner, options.memory_limit, memory)
     solution = solve(planner.problem(), max_nodes=SEARCH_NODES)
     chosen = {n: solution.choice[f"n{n}"] for n in planner.options}
     plan = planner.plan(chosen)
@@ -100,6 +123,51 @@ def plan_layout(graph: Graph, block: int, cost: Cost, options: PlanOptions = DEF
         return replace(plan, optimal=True, searched=solution.searched)
     best = min(plan, planner.local(), planner.fixed(), key=lambda p: p.cost)
     return replace(best, searched=solution.searched)
+
+
+def _within(planner: _Planner, limit: int, memory: Callable[[LayoutPlan], int]) -> LayoutPlan:
+    """The cheapest of the plans of ever fewer weights that stays within the limit.
+
+    What kernels need besides weights is known once they are built, hence these plans: each is of least cost
+    under a bound on its weights. The bounds do not depend on the limit, so more memory never costs more.
+    """
+    problem, weights = planner.problem(), planner.weights()
+    plans: list[tuple[int, LayoutPlan]] = []  # (bytes that it takes at least, plan)
+    for solution in _ever_smaller(problem, weights):
+        choice = {n: solution.choice[f"n{n}"] for n in planner.options}
+        plan = replace(planner.plan(choice), optimal=solution.optimal, searched=solution.searched)
+        plans.append((planner.least_weights(choice), plan))
+        if plans[-1][0] <= limit and memory(plan) <= limit:
+            return plan
+    smallest = memory(plans[-1][1])
+    for least, plan in sorted(plans[:-1], key=lambda p: p[0]):
+        if least < smallest:
+            smallest = min(smallest, memory(plan))
+    raise InfeasibleError(
+        f"no plan stays within the memory limit of {limit} bytes; the smallest one found takes {smallest}"
+    )
+
+
+def _ever_smaller(problem: Problem, weights: Mapping[str, np.ndarray]) -> Iterator[Solution]:
+    """Of least cost without a bound, then under bounds on the weights that fall to the least possible."""
+    solution = solve_ilp(problem, weights, np.inf, max_nodes=SEARCH_NODES)
+    most = used = _used(weights, solution)
+    least = sum(float(values.min()) for values in weights.values())
+    yield solution
+    for step in range(BOUNDS - 1, -1, -1):
+        bound = least + (most - least) * step / BOUNDS
+        if bound >= used:
+            continue
+        try:
+            solution = solve_ilp(problem, weights, bound, max_nodes=SEARCH_NODES)
+        except InfeasibleError:
+            return
+        used = _used(weights, solution)
+        yield solution
+
+
+def _used(weights: Mapping[str, np.ndarray], solution: Solution) -> float:
+    return sum(float(values[solution.choice[name]]) for name, values in weights.items())
 
 
 class _Planner:
@@ -111,7 +179,26 @@ class _Planner:
         self.costs = {
             n: np.array([cost.node(graph, graph.nodes[n], d) for d in ds]) for n, ds in self.options.items()
         }
+        self._packed: dict[int, list[dict[str, int]]] = {}
         self._routes: dict[str, dict[tuple[Layout | None, Layout | None], Conversion]] = {}
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Bytes of each node's weights by alternative."""
+        return {f"n{n}": np.array([sum(s.values()) for s in self._sizes(n)], float) for n in self.options}
+
+    def least_weights(self, choice: Mapping[int, int]) -> int:
+        """Bytes that a choice's weights take at least: nodes may share them."""
+        least: dict[str, int] = {}
+        for n, i in choice.items():
+            for value, nbytes in self._sizes(n)[i].items():
+                least[value] = min(nbytes, least.get(value, nbytes))
+        return sum(least.values())
+
+    def _sizes(self, n: int) -> list[dict[str, int]]:
+        if n not in self._packed:
+            node = self.graph.nodes[n]
+            self._packed[n] = [packed_sizes(self.graph, node, d, self.block) for d in self.options[n]]
+        return self._packed[n]
 
     def local(self) -> LayoutPlan:
         choice = {n: int(self._alone(n).argmin()) for n in self.options}

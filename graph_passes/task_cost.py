@@ -97,7 +97,7 @@ def price_graph(
     working = {outputs for (outputs, _), price in known.items() if isfinite(price.seconds)}
     known = {choice: price for choice, price in known.items() if choice[0] in working}
     prices = _complete({choice: seconds for choice, (_, seconds) in choices.items()}, known)
-    plan = plan_layout(graph, block, predicted, replace(options, mode="global"))
+    plan = plan_layout(graph, block, predicted, replace(options, mode="global", memory_limit=None))
     kept = {(graph.nodes[n].outputs, d) for n, d in plan.decisions.items()}
     moves = {key: price for key, task in copies.items() if (price := tasks.known(task))}
     return TaskCost(predicted, prices, moves, frozenset(prices.keys() - kept))

@@ -177,6 +177,11 @@ class Plan:
         refs = [ref for step in self.steps for ref in step.reads if ref.space == "weights"]
         return max((ref.end for ref in refs), default=0) + self.prepared_size
 
+    def memory(self, threads: int) -> int:
+        """Bytes that an opened module and one context take: weights, arena and scratch memory."""
+        arena, scratch = (-(-n // 128) * 128 for n in (self.arena_size, self.scratch_size))
+        return self.weights_in_use + arena + scratch * threads
+
     @property
     def kernels(self) -> tuple[str, ...]:
         """Kernel symbols in the order of the module's kernel table."""

@@ -1,8 +1,14 @@
-"""Options that bound what a plan may choose: --accuracy."""
+"""Options that bound what a plan may choose (--accuracy, --memory-limit), and how weights are stored."""
 
 from __future__ import annotations
 
+import re
+import sys
+
+import burnish as package
+import numpy as np
 import pytest
+from burnish.commands.options import parse_size
 from burnish.errors import InputError
 from burnish.graph_passes.plan_layout import PlanOptions
 
@@ -25,3 +31,43 @@ def test_accuracy_that_is_none(error, bound):
 def test_options_are_checked():
     with pytest.raises(InputError, match="expected an error from 0 on"):
         PlanOptions(accuracy=float("nan"))
+
+
+@pytest.mark.parametrize("size", ["64 mb", "0", "-1", "much", "0.1", "5MB5", "1TB", ""])
+def test_sizes_that_are_none(error, two_layers, size):
+    assert "expected a size such as 64MB or 1.5GiB" in error("plan", two_layers, "--memory-limit", size)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64MB", 64_000_000), ("1.5GiB", 3 << 29), ("7", 7), ("2 KiB", 2048), (None, None)]
+)
+def test_sizes(text, size):
+    assert parse_size(None, None, text) == size
+
+
+def test_memory_limit(burnish, error, two_layers, tmp_path):
+    model = (two_layers, "--dim", "batch=2")
+    assert re.search(r"memory [\d.]+ kB", burnish("plan", *model, "--memory-limit", "1MB").output)
+    out = tmp_path / "m.so"
+    text = burnish("compile", *model, "-o", out, "--memory-limit", "1MB", "--threads", 1).output
+    assert re.search(r"opened: weights [\d.]+ kB, arena [\d.]+ kB, [\d.]+ kB in all", text)
+    for command in (("plan", *model), ("compile", *model, "-o", tmp_path / "none.so")):
+        assert "no plan stays within the memory limit of 10 bytes; the smallest" in error(
+            *command, "--memory-limit", "10"
+        )
+    assert not (tmp_path / "none.so").exists()
+
+
+def test_a_missing_solver_is_named(error, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    command = ("plan", "digits", *TARGET, "--memory-limit", "1kB")
+    assert "pip install burnish[tune]" in error(*command)
+
+
+def test_compact_weights(burnish, two_layers, tmp_path):
+    for weights in ("packed", "compact"):
+        out = tmp_path / f"{weights}.so"
+        burnish("compile", two_layers, "--dim", "batch=2", "-o", out, "--weights", weights)
+    x = {"x": np.ones((2, 4), np.float32)}
+    packed, compact = (package.load(tmp_path / f"{w}.so").run(x)["y"] for w in ("packed", "compact"))
+    np.testing.assert_array_equal(packed, compact)
