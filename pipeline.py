@@ -157,8 +157,7 @@ def price(
         raise InputError(
             f"target {target.name} does not run on this machine, so nothing can be measured for it"
         )
-    weights = sum(array.nbytes for array in graph.constants.values())
-    cold = weights > target.l3  # else they are in a cache from one run to the next
+    cold = graph.constant_bytes > target.l3  # else weights are in a cache from one run to the next
     known = MeasuredCosts(records, target, threads, progress, measure=measure, cold=cold)
     copy = partial(conversion_task, target=target, threads=threads)
     return price_graph(graph, PredictedCost(target, threads), options, known, copy)

@@ -7,13 +7,14 @@ between machines (docs/performance.md has the figures), so that their balance fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
 from ..compiler.ops.conv import Conv
-from ..compiler.ops.fused import FusedOp
+from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.matmul import MatMul
 from ..compiler.price import Price
 from ..compiler.target import Target
@@ -22,10 +23,11 @@ from ..compiler.templates.products import product, sizes
 from ..compiler.templates.registry import ALGORITHMS
 from ..compiler.templates.strips import best_rows
 from .alternatives import Decision, decides, first_half, fused
+from .fuse import is_window
 from .pairs import KEPT, convolution
 from .views import joins_in_place
 
-MODEL = "analytic-1"
+MODEL = "analytic-2"
 """The model's name; its number changes with what it predicts."""
 CLOCK = 3.5e9  # Hz; targets do not name theirs, and it scales all costs alike
 DIRECT_RATE = 0.95  # of the peak
@@ -34,15 +36,19 @@ STRIDED = 1.5  # the time of weights that lie row after row, over that of packed
 COPY = 6.0  # cycles of an element while a matrix is transposed
 SERIAL = 4.0  # cycles of a product in a sum that fills no vectors
 BARRIER = 1500.0  # cycles until all cores are there
+TAP = 2.0  # cycles of a vector in a pooling window
 PLAIN_RATE = 0.75  # plain to plain: vectors along the width, as far as it fills them
 RAGGED = 0.75  # where the last vector of each row is partial
 GROUPED_RATE = 0.35  # the same for groups of channels
 SCALAR_RATE = 0.05  # convolutions that fill no vectors
-LAST_RATE = 0.85  # channels last: pixels are further apart
-FIRST_RATE = 0.8  # plain channels in, blocks out
+LAST_RATE = 0.86  # channels last, over channels in blocks: the taps' pixels are further apart
+NARROW, NARROW_FIRST = 0.7, 4.0  # pixels of a row that are lost at its ends
+SKIPPING = 0.9  # pointwise with a stride: a part of each cache line is used
+FIRST_RATE = 0.86  # plain channels in, blocks out
 MEMORY = 7.7  # bytes of weights a cycle from memory to one core
+LAST_CACHE = 20.0  # the same from the last cache
 MEMORY_CORES = 1.4  # times as much reaches all of them
-OVERLAP = 0.8  # of the shorter of arithmetic and memory traffic hides behind the other
+OVERLAP = 0.75  # of the shorter of arithmetic and memory traffic hides behind the other
 CACHE = 19.0  # bytes of activations a cycle and core
 CONVERSION = 9.5  # the same, read and written while the layout changes
 PAIRED = 1.02  # times the two kernels' time, the bytes that a pair saves aside
@@ -73,15 +79,16 @@ class PredictedCost:
         moved = sum(graph.types[v].nbytes for v in (*node.reads, *node.outputs) if v not in graph.constants)
         bytes = self._cached(moved, CACHE)
         if decision.algorithm in ALGORITHMS:
-            return bytes + self._time(ALGORITHMS[decision.algorithm].work(op, self.target.lanes(4)))
+            return bytes + self._time(graph, ALGORITHMS[decision.algorithm].work(op, self.target.lanes(4)))
         if not isinstance(node.op, FusedOp):
-            return bytes + self._loops(op)
+            return bytes + self._loops(graph, op)
         conv = convolution(node)
         if product(op) is not None:
             return bytes + self._product(graph, node, op)
         if conv is None:
-            return bytes * (1.0 if decision.reads == decision.writes else CACHE / CONVERSION)
-        return bytes + self._convolution(op, conv, decision)
+            converted = 1.0 if decision.reads == decision.writes else CACHE / CONVERSION
+            return bytes * converted + self._windows(graph, node, decision)
+        return bytes + self._convolution(graph, op, conv, decision)
 
     def conversion(self, graph: Graph, value: str, source: Layout | None, target: Layout | None) -> float:
         return self._cached(2 * graph.types[value].nbytes, CONVERSION)
@@ -105,7 +112,14 @@ class PredictedCost:
         apart = self.node(graph, before, alone) + self.node(graph, node, alone)
         return apart * slower * PAIRED - saved
 
-    def _convolution(self, op: FusedOp, conv: Node, decision: Decision) -> float:
+    def _windows(self, graph: Graph, node: Node, decision: Decision) -> float:
+        """Of pooling: channels that lie side by side are compared in vectors."""
+        stages = expression(fused(graph, node), graph.input_types(node)).stages
+        taps = sum(prod(a.extent for a in st.all_axes) for st in stages if is_window(st))
+        lanes = 1 if decision.reads is None else self.target.lanes(4)
+        return taps * TAP / (lanes * CLOCK * self.threads)
+
+    def _convolution(self, graph: Graph, op: FusedOp, conv: Node, decision: Decision) -> float:
         weights = op.graph.types[conv.inputs[1] or ""]
         out = op.graph.types[conv.outputs[0]]
         products = out.size * weights.size / weights.dims[0]
@@ -113,7 +127,9 @@ class PredictedCost:
         extents = (op.graph.types[conv.inputs[0] or ""].dims[2:], out.dims[2:], weights.dims[2:])
         for window in zip(*extents, conv.op.strides, conv.op.dilations, conv.op.pads):
             products *= _taps_inside(*window)
-        rate = DIRECT_RATE
+        rate = DIRECT_RATE * _whole(out.dims[-1], NARROW)
+        if conv.op.strides[-1] > 1 and weights.dims[-1] == 1:
+            rate *= SKIPPING
         grouped = conv.op.group > 1 and weights.dims[1] > 1
         if decision.writes is None and decision.reads is None:
             width, lanes = out.dims[-1], self.target.lanes(4)
@@ -122,10 +138,10 @@ class PredictedCost:
         elif decision.writes is None or grouped:
             rate = SCALAR_RATE
         elif decision.reads is None:
-            rate = FIRST_RATE
-        elif not decision.writes.blocks:
-            rate = LAST_RATE
-        return self._time(Work(products, rate, weights.nbytes))
+            rate = FIRST_RATE * _whole(out.dims[-1], NARROW_FIRST)
+        elif not decision.writes.blocks and weights.dims[-1] > 1:
+            rate *= LAST_RATE
+        return self._time(graph, Work(products, rate, weights.nbytes))
 
     def _product(self, graph: Graph, node: Node, op: FusedOp) -> float:
         """Of matrices as they are; one that is stored transposed is copied first."""
@@ -135,26 +151,37 @@ class PredictedCost:
         matrix = op.graph.types[inner.inputs[1] or ""]
         streamed = matrix.nbytes * STRIDED if inner.inputs[1] in node.reads else 0
         copied = matrix.size * COPY * self.per_cycle if inner.op.trans_b else 0.0
-        return self._time(Work(batch * m * n * k, PRODUCT_RATE, streamed, other=copied))
+        return self._time(graph, Work(batch * m * n * k, PRODUCT_RATE, streamed, other=copied))
 
-    def _loops(self, op: FusedOp) -> float:
+    def _loops(self, graph: Graph, op: FusedOp) -> float:
         """Of a recurrence in plain loops: one product after another, the rows of the batch at once."""
         share, weights = (op.graph.types[v] for v in op.graph.inputs[:2])
         steps, batch, _ = share.dims
         cycles = SERIAL * steps * batch * weights.size
-        return self._time(Work(0.0, 1.0, weights.nbytes, other=cycles * self.per_cycle, cores=batch))
+        return self._time(graph, Work(0.0, 1.0, weights.nbytes, other=cycles * self.per_cycle, cores=batch))
 
     def _cached(self, bytes: float, rate: float, cores: int = 0) -> float:
         return bytes / (rate * CLOCK * (cores or self.threads))
 
-    def _time(self, work: Work) -> float:
-        """Weights come from memory while the arithmetic runs, as far as prefetches keep both busy."""
+    def _time(self, graph: Graph, work: Work) -> float:
+        """Weights come while the arithmetic runs, as far as prefetches keep both busy.
+
+        From memory, unless those of all the network stay in the last cache from one run to the next.
+        """
         cores = min(self.threads, work.cores or self.threads)
         lanes = (work.products / work.rate + work.other) / (self.per_cycle * cores * CLOCK)
         waits = work.barriers * BARRIER / CLOCK if cores > 1 else 0.0
         computed = lanes + self._cached(work.moved, CACHE, cores) + waits
-        streamed = work.streamed / (MEMORY * CLOCK * min(cores, MEMORY_CORES))
+        if max(graph.constant_bytes, work.streamed) > self.target.l3 / 2:  # activations stay there, too
+            streamed = work.streamed / (MEMORY * CLOCK * min(cores, MEMORY_CORES))
+        else:
+            streamed = self._cached(work.streamed, LAST_CACHE, cores)
         return max(computed, streamed) + (1 - OVERLAP) * min(computed, streamed)
+
+
+def _whole(width: int, lost: float) -> float:
+    """The share of a row's time that is not lost at its ends."""
+    return width / (width + lost)
 
 
 def _taps_inside(size: int, outputs: int, kernel: int, stride: int, dilation: int, pad: int) -> float:

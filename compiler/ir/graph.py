@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +56,10 @@ class Graph:
 
     def output_types(self, node: Node) -> tuple[TensorType, ...]:
         return tuple(self.types[o] for o in node.outputs)
+
+    @cached_property
+    def constant_bytes(self) -> int:
+        return sum(array.nbytes for array in self.constants.values())
 
     def producers(self) -> dict[str, Node]:
         return {o: node for node in self.nodes for o in node.outputs}

@@ -112,13 +112,15 @@ def work(by: str, op: FusedOp, lanes: int) -> Work:
     pixels = g.batch * g.group * g.pixels
     return Work(
         products=pixels * depth * panels * width,
-        rate=PRODUCT_RATE,
+        rate=PRODUCT_RATE if by == "im2row" else PLAIN_RATE * g.out[1] / (g.out[1] + NARROW),
         streamed=4.0 * g.group * depth * panels * width,
         other=pixels * depth * (GATHER if g.strides[1] == 1 else STRIDED_GATHER),
     )
 
 
 PRODUCT_RATE = 0.85  # of the FMA peak
+PLAIN_RATE = 0.75  # the same where vectors go along a row,
+NARROW = 4.0  # of which so many pixels are lost
 GATHER = 3.0  # multiply-adds of a lane for each element of the patches
 STRIDED_GATHER = 6.0
 ERROR = 4e-6
