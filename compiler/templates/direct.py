@@ -15,7 +15,9 @@ where not).
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
 
 from ..ir import affine
 from ..ir import scalar as s
@@ -31,6 +33,7 @@ from ..schedule.schedule import Schedule
 from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .common import inline_cheap
+from .memo import per_task
 from .prefetch import (
     blocks_ahead,
     input_prefetches,
@@ -45,32 +48,70 @@ from .register_tiles import ACC, MAX_UNROLLED, Params, Roles, lanes_of, rank_til
 ALGORITHMS = (PACKED,)
 
 
-def matches(task: KernelTask) -> bool:
+@dataclass(frozen=True)
+class Subject:
+    """An expression in the form that `expression` gives, and what every choice about it starts from."""
+
+    task: KernelTask
+    expr: TensorExpr
+    roles: Roles
+
+    @cached_property
+    def acc(self) -> Stage:
+        return self.expr.stage(ACC)
+
+    @cached_property
+    def extents(self) -> dict[str, int]:
+        return {a.name: a.extent for a in self.acc.all_axes}
+
+    @cached_property
+    def tiles(self) -> list[tuple[tuple[str, int], ...]]:
+        """Register tiles to choose from, the best first."""
+        return rank_tiles(self.acc, self.roles, self.extents, self.task.target)[:64]
+
+    @cached_property
+    def block(self) -> tuple[tuple[str, int], ...]:
+        """Reduction axes split by the input's channel block."""
+        return tuple((a, b) for a in self.roles.sums if (b := _channel_block(self.acc, a)) > 1)
+
+    @cached_property
+    def slides(self) -> frozenset[tuple[str, str]]:
+        """(tap, pixel axis) that an index mixes."""
+        pairs = product(self.roles.taps, self.roles.pixels)
+        return frozenset(pair for pair in pairs if slides_with(self.acc, *pair))
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        return weight_bytes(self.task, self.expr)
+
+
+@per_task
+def subject(task: KernelTask) -> Subject | None:
+    """None if the task is none for this template."""
     expr = expression(task)
-    return expr is not None and roles_of(expr, task.target) is not None
+    roles = None if expr is None else roles_of(expr, task.target)
+    return None if expr is None or roles is None else Subject(task, expr, roles)
+
+
+def matches(task: KernelTask) -> bool:
+    return subject(task) is not None
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
-    expr = expression(task)
-    assert expr is not None
-    roles = roles_of(expr, task.target)
-    assert roles is not None
-    return params_of(task, expr, roles, cfg)
+    found = subject(task)
+    assert found is not None
+    return params_of(found, cfg)
 
 
-def params_of(task: KernelTask, expr: TensorExpr, roles: Roles, cfg: Config) -> Params:
-    """Of an expression in the form that `expression` gives."""
-    acc = expr.stage(ACC)
-    extents = {a.name: a.extent for a in acc.all_axes}
-    best = rank_tiles(acc, roles, extents, task.target)
-    tile = cfg.choose("tile", best[:64], best[0])
-    assert acc.reduce is not None
-    block = tuple((a, b) for a in roles.sums if (b := _channel_block(acc, a)) > 1)
-    reduction, unrolled = _reduction_order(acc, roles, extents, dict(tile), dict(block))
+def params_of(subject: Subject, cfg: Config) -> Params:
+    task, expr, roles = subject.task, subject.expr, subject.roles
+    extents, block = subject.extents, subject.block
+    tile = cfg.choose("tile", subject.tiles, subject.tiles[0])
+    reduction, unrolled = _reduction_order(subject, dict(tile))
     outer = {axis: -(-extents[axis] // size) for axis, size in tile}
     tasks = math.prod(outer.get(a, 1) for a in (roles.column, *roles.pixels[1:]) if a)
     tasks *= math.prod(extents[a] for a in roles.batch)
-    cold = weight_bytes(task, expr) > task.target.l2
+    cold = subject.weight_bytes > task.target.l2
     streamed = block or (len(reduction) == 1 and not roles.taps)  # channels, or the sum of a matrix product
     in_order = bool(streamed and roles.column and roles.pixels) and not roles.batch
     # In the second-level cache beside its successor: what prefetches every line twice would only take slots.
@@ -90,17 +131,16 @@ def params_of(task: KernelTask, expr: TensorExpr, roles: Roles, cfg: Config) -> 
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
-    expr = expression(task)
-    assert expr is not None
-    roles = roles_of(expr, task.target)
-    assert roles is not None
-    sch = tiled(task, expr, roles, p)
-    _parallel(sch.nests[-1], roles, p)
+    found = subject(task)
+    assert found is not None
+    sch = tiled(found, p)
+    _parallel(sch.nests[-1], found.roles, p)
     return sch.program()
 
 
-def tiled(task: KernelTask, expr: TensorExpr, roles: Roles, p: Params) -> Schedule:
-    """The register tiles of `expr` as the last nest, its loops all serial: batch, columns, pixels."""
+def tiled(subject: Subject, p: Params) -> Schedule:
+    """The register tiles of the expression as the last nest, its loops all serial: batch, columns, pixels."""
+    task, expr, roles = subject.task, subject.expr, subject.roles
     sch = Schedule(task.name, expr)
     acc = expr.stage(ACC)
     outs = [st.name for st in expr.stages if st.name in expr.outputs]
@@ -312,16 +352,15 @@ def _channel_block(acc: Stage, axis: str) -> int:
     return 1
 
 
-def _reduction_order(
-    acc: Stage, roles: Roles, extents: dict[str, int], tile: dict[str, int], block: dict[str, int]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _reduction_order(subject: Subject, tile: dict[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Channel blocks, kernel rows, channels of a block, kernel columns; taps over tiled pixels are
     unrolled.
     """
+    roles, extents, block = subject.roles, subject.extents, dict(subject.block)
     sums_outer = [f"{a}_o" if a in block else a for a in roles.sums if a in block]
     sums_inner = [f"{a}_i" if a in block else a for a in roles.sums]
     taps = list(roles.taps)
-    tiled = [t for t in taps if any(tile.get(p, 1) > 1 and slides_with(acc, t, p) for p in roles.pixels)]
+    tiled = [t for t in taps if any(tile.get(p, 1) > 1 and (t, p) in subject.slides for p in roles.pixels)]
     serial = [t for t in taps if t not in tiled]
     count = math.prod(n for _, n in tile.items() if _ != roles.vector)
     unrolled = list(tiled)

@@ -29,6 +29,7 @@ from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .access import Shapes, operations, shapes_of, stage_cost, stride, width
 from .common import inline_cheap, is_costly
+from .memo import per_task
 
 LARGEST_SQUARE = 16
 SQUARE_COST = 0.6  # of one element that goes through a square of registers
@@ -58,13 +59,7 @@ def matches(task: KernelTask) -> bool:
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
-    expr = _expression(task)
-    shapes = shapes_of(expr)
-    plans = []
-    for n, st in enumerate(expr.stages):
-        options = _plans(st, shapes, task.target)
-        plans.append(cfg.choose(f"plan{n}", options, options[0]))
-    return Params(tuple(plans))
+    return Params(tuple(cfg.choose(f"plan{n}", plans, plans[0]) for n, plans in enumerate(_options(task))))
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
@@ -85,6 +80,15 @@ def schedule(task: KernelTask, p: Params) -> Program:
     return sch.program()
 
 
+@per_task
+def _options(task: KernelTask) -> tuple[tuple[Plan, ...], ...]:
+    """Of every stage, the best plan first."""
+    expr = _expression(task)
+    shapes = shapes_of(expr)
+    return tuple(_plans(st, shapes, task.target) for st in expr.stages)
+
+
+@per_task
 def _expression(task: KernelTask) -> TensorExpr:
     """Over physical arrays; everything inlined, unless elementary functions were computed more often."""
     assert task.expr is not None

@@ -31,6 +31,7 @@ from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .access import Shapes, operations, shapes_of, stage_cost, width
 from .common import prepared
+from .memo import per_task
 from .products import DOT
 from .row_axes import Group, groups_of
 
@@ -54,17 +55,25 @@ def matches(task: KernelTask) -> bool:
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
-    expr, groups = _grouped(task)
-    shapes = shapes_of(expr)
     rows: list[str] = []
     unroll: list[int] = []
-    for n, group in enumerate(groups):
-        costs = {r: _group_cost(expr, group, r, shapes, task.target) for r in ("", *group.rows)}
-        best = min(costs, key=lambda r: costs[r])
-        rows.append(cfg.choose(f"vector_row{n}", tuple(costs), best))
-        heavy = max(operations(expr.stage(name).body) for name in group.stages) > 20
+    for n, (axes, best, heavy) in enumerate(_options(task)):
+        rows.append(cfg.choose(f"vector_row{n}", axes, best))
         unroll.append(cfg.choose(f"unroll{n}", (1, 2, 4), 2 if heavy else 4))
     return Params(tuple(rows), tuple(unroll))
+
+
+@per_task
+def _options(task: KernelTask) -> list[tuple[tuple[str, ...], str, bool]]:
+    """By group: the row axes that may fill vectors, the best of them, whether an element is much work."""
+    expr, groups = _grouped(task)
+    shapes = shapes_of(expr)
+    found = []
+    for group in groups:
+        costs = {r: _group_cost(expr, group, r, shapes, task.target) for r in ("", *group.rows)}
+        heavy = max(operations(expr.stage(name).body) for name in group.stages) > 20
+        found.append((tuple(costs), min(costs, key=lambda r: costs[r]), heavy))
+    return found
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
@@ -99,6 +108,7 @@ def schedule(task: KernelTask, p: Params) -> Program:
     return sch.program()
 
 
+@per_task
 def _grouped(task: KernelTask) -> tuple[TensorExpr, list[Group]]:
     expr = extremes_for_positions(canonical(split_divided_axes(prepared(task))))
     return groups_of(expr, task.threads)

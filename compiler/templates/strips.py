@@ -25,7 +25,8 @@ from ..schedule.nest import Loop, Nest
 from ..schedule.schedule import Index
 from ..target import Target
 from . import direct
-from .direct import ACC, Roles
+from .direct import ACC
+from .memo import per_task
 
 NAME = "strips"
 OUTER = ("n", "strip")
@@ -54,15 +55,6 @@ class Params:
     second: direct.Params
 
 
-@dataclass(frozen=True)
-class _Half:
-    """One half of a task, over the rows of a strip."""
-
-    task: KernelTask
-    expr: TensorExpr
-    roles: Roles
-
-
 def matches(task: KernelTask) -> bool:
     return task.transformed == NAME and halves(task) is not None
 
@@ -73,11 +65,11 @@ def params(task: KernelTask, cfg: Config) -> Params:
     height = both.shape[2]
     best, _ = best_rows(both.shape, _nbytes(both), task.target, task.threads)
     rows = cfg.choose("rows", divisors(height), best)
-    first, second = (_half(task, both, n, rows) for n in range(2))
+    first, second = (_half(task, n, rows) for n in range(2))
     return Params(
         rows,
-        direct.params_of(first.task, first.expr, first.roles, _Prefixed(cfg, "depthwise_")),
-        direct.params_of(second.task, second.expr, second.roles, _Prefixed(cfg, "pointwise_")),
+        direct.params_of(first, _Prefixed(cfg, "depthwise_")),
+        direct.params_of(second, _Prefixed(cfg, "pointwise_")),
     )
 
 
@@ -90,8 +82,8 @@ def schedule(task: KernelTask, p: Params) -> Program:
     nests: list[Nest] = []
     buffers: dict[str, Buffer] = {}
     for n, own in enumerate((p.first, p.second)):
-        half = _half(task, both, n, p.rows)
-        sch = direct.tiled(half.task, half.expr, half.roles, own)
+        half = _half(task, n, p.rows)
+        sch = direct.tiled(half, own)
         (nest,) = sch.nests
         index = _writes(half, both) if n == 0 else _reads(both, p.rows, lanes)
         sch.rename_buffer(nest, both.mid, scratch.name, index)
@@ -109,6 +101,7 @@ def schedule(task: KernelTask, p: Params) -> Program:
 # --- halves ----------------------------------------------------------------------------------------------
 
 
+@per_task
 def halves(task: KernelTask) -> Halves | None:
     """The task's expression cut before its second sum; None if it is not two sums, one after the other."""
     if task.expr is None:
@@ -135,8 +128,11 @@ def halves(task: KernelTask) -> Halves | None:
     return Halves(replace(first, params=params), second, mid)
 
 
-def _half(task: KernelTask, both: Halves, n: int, rows: int) -> _Half:
+@per_task
+def _half(task: KernelTask, n: int, rows: int) -> direct.Subject:
     """The first or the second half; `strip` and `n` are its outermost axes, `h` runs over a strip's rows."""
+    both = halves(task)
+    assert both is not None
     height = both.shape[2]
     half = (both.first, both.second)[n]
     names = {*(name for name, _ in half.params), *half.outputs}
@@ -151,7 +147,7 @@ def _half(task: KernelTask, both: Halves, n: int, rows: int) -> _Half:
     roles = None if expr is None else direct.roles_of(expr, task.target, OUTER)
     if expr is None or roles is None or len(expr.stages) != 1 + len(half.outputs):
         raise InternalError(f"task {task.name}: its {('depthwise', 'pointwise')[n]} half is none of `direct`")
-    return _Half(own, expr, roles)
+    return direct.Subject(own, expr, roles)
 
 
 def _in_strips(expr: TensorExpr, size: int) -> TensorExpr:
@@ -177,7 +173,7 @@ def _in_strips(expr: TensorExpr, size: int) -> TensorExpr:
 # --- the tensor between them -------------------------------------------------------------------------------
 
 
-def _writes(half: _Half, both: Halves) -> Index:
+def _writes(half: direct.Subject, both: Halves) -> Index:
     """(n, c, strip, h, w, lane), those of extent 1 left out  →  (c, pixel of the strip, lane)"""
     names = [a.name for a in half.expr.stage(both.mid).axes]
     width = both.shape[3]
