@@ -1,0 +1,138 @@
+"""A learned cost model: gradient-boosted trees on features of loop programs that rank candidates of a task.
+
+Chen et al. 2018, *Learning to Optimize Tensor Programs*, sections 3 and 4. The objective is the rank loss
+
+    Σ log(1 + exp(-sign(s_i - s_j) (f_i - f_j)))        over the pairs of a task, s their speeds, f the scores
+
+or regression on the logarithm of the relative speed. For transfer, a model is the sum of a global one, of
+other tasks, and a local one that is fitted to what the global one leaves. (xgboost's own `rank:pairwise`
+samples pairs; with the few hundred candidates of a task, all of them rank far better and cost as little.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, ToolError
+
+OBJECTIVES = ("rank", "regression")
+ROUNDS = 60
+PARAMETERS: dict[str, Any] = {
+    "max_depth": 3,
+    "eta": 0.3,
+    "gamma": 1e-4,
+    "min_child_weight": 0.0,
+    "lambda": 1.0,
+    "tree_method": "hist",
+    "max_bin": 64,
+    "verbosity": 0,
+    "base_score": 0.0,
+    "objective": "reg:squarederror",
+}
+PEERS = 256  # candidates that are compared, all with all; those of a larger task are dealt into such groups
+FAILED = 0.0  # relative speed of what did not work
+LEAST = 2.0**-8  # relative speeds below are all alike
+
+
+class CostModel:
+    """Scores of candidates: larger is faster, comparable within a task only.
+
+    `base` is the global model that this one adds to. ToolError if xgboost is missing.
+    """
+
+    def __init__(
+        self, objective: str = "rank", *, seed: int = 0, threads: int = 1, base: CostModel | None = None
+    ):
+        if objective not in OBJECTIVES:
+            raise InputError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
+        self.objective, self.base = objective, base
+        self._xgboost = _xgboost()
+        self._seed = seed
+        self._parameters = {**PARAMETERS, "seed": seed, "nthread": threads}
+        self._trees: Any = None
+
+    @property
+    def trained(self) -> bool:
+        return self._trees is not None or (self.base is not None and self.base.trained)
+
+    def fit(self, rows: np.ndarray, seconds: Sequence[float | None], tasks: Sequence[str]) -> None:
+        """Learns from measurements, forgetting earlier ones: (n, features), None where a candidate failed,
+        and the task of each. Tasks in which all are alike teach nothing; if there are no others, the model
+        stays as it is."""
+        rows, speeds, groups = _useful(rows, relative_speeds(seconds, tasks), tasks)
+        if not len(rows):
+            return
+        data = self._xgboost.DMatrix(rows, label=np.log2(np.maximum(speeds, LEAST)))
+        if self.base is not None and self.base.trained:
+            data.set_base_margin(self.base.predict(rows))
+        loss = _RankLoss(speeds, groups, self._seed) if self.objective == "rank" else None
+        self._trees = self._xgboost.train(self._parameters, data, ROUNDS, obj=loss)
+
+    def predict(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) scores; zeros of a model that has learnt nothing."""
+        base = self.base.predict(rows) if self.base is not None else np.zeros(len(rows))
+        if self._trees is None or not len(rows):
+            return base
+        data = self._xgboost.DMatrix(rows)
+        if self.base is not None and self.base.trained:
+            data.set_base_margin(base)
+        return np.asarray(self._trees.predict(data, output_margin=True), float)
+
+
+class _RankLoss:
+    """First and second derivatives of the rank loss, each candidate's divided by the number of its peers."""
+
+    def __init__(self, speeds: np.ndarray, groups: np.ndarray, seed: int):
+        random = np.random.default_rng(seed)
+        self.peers: list[np.ndarray] = []
+        for group in np.unique(groups):
+            members = random.permutation(np.flatnonzero(groups == group))
+            self.peers += np.array_split(members, -(-len(members) // PEERS))
+        self.signs = [np.sign(speeds[p][:, None] - speeds[p]).astype(np.float32) for p in self.peers]
+
+    def __call__(self, scores: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:
+        first, second = np.zeros(len(scores), np.float32), np.zeros(len(scores), np.float32)
+        for members, sign in zip(self.peers, self.signs):
+            own = scores[members]
+            wrong = 1 / (1 + np.exp(np.clip(sign * (own[:, None] - own), -60, 60)))
+            scale = 2 / max(len(members) - 1, 1)
+            first[members] = -scale * np.sum(sign * wrong, axis=1)
+            second[members] = scale * np.sum(np.abs(sign) * wrong * (1 - wrong), axis=1)
+        return first, second
+
+
+def relative_speeds(seconds: Sequence[float | None], tasks: Sequence[str]) -> np.ndarray:
+    """The best time of the task over each time: 1 is the best of its task, 0 did not work."""
+    best: dict[str, float] = {}
+    for time, task in zip(seconds, tasks, strict=True):
+        if time is not None:
+            best[task] = min(time, best.get(task, time))
+    return np.array(
+        [FAILED if t is None else best[task] / max(t, 1e-12) for t, task in zip(seconds, tasks)], float
+    )
+
+
+def _useful(
+    rows: np.ndarray, speeds: np.ndarray, tasks: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, speeds and group numbers, group by group, of the tasks in which speeds differ."""
+    numbers = {task: n for n, task in enumerate(dict.fromkeys(tasks))}
+    groups = np.array([numbers[task] for task in tasks], int)
+    kept = [g for g in numbers.values() if np.ptp(speeds[groups == g]) > 0]
+    order = np.concatenate([np.flatnonzero(groups == g) for g in kept]) if kept else np.zeros(0, int)
+    return rows[order], speeds[order], groups[order]
+
+
+def _xgboost() -> ModuleType:
+    try:
+        import xgboost
+    except ImportError:
+        raise ToolError(
+            "the learned cost model needs xgboost, which is not installed; "
+            "run: pip install 'burnish[tune]', or choose another strategy"
+        ) from None
+    return xgboost
