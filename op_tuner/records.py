@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
@@ -231,15 +232,33 @@ class Records:
         return min(worked, key=lambda r: (machine.distance(r.hardware), r.seconds), default=None)
 
     def pick_config(self, task: KernelTask) -> Config:
-        """The best known answers, of the nearest machine if not of this one; else the default rule."""
-        record = self.best(task) or self.nearest(task)
-        if record is None or task.program is not None:
+        """The best known answers, of the nearest machine if not of this one; else the default rule.
+
+        A config is as fast as the median of its measurements, so that one lucky run does not decide.
+        """
+        worked = [r for r in self.of(task) if r.seconds is not None]
+        if not worked or task.program is not None:
             return DefaultConfig()
+        answers = fastest_config(worked)
         try:
-            template(task).params(task, RecordedConfig(record.config))
+            template(task).params(task, RecordedConfig(answers))
         except RejectedConfig:
             return DefaultConfig()
-        return RecordedConfig(record.config)
+        return RecordedConfig(answers)
+
+
+def fastest_config(worked: Sequence[Record]) -> Mapping[str, Any]:
+    """The answers with the smallest median time among records of one task that worked: on the machine that is
+    nearest to this one, of the kind of measurement (`cold` or not) that there is more of."""
+    machine = this_hardware()
+    near = min(machine.distance(r.hardware) for r in worked)
+    there = [r for r in worked if machine.distance(r.hardware) == near]
+    cold = 2 * sum(r.cold for r in there) >= len(there)
+    times: dict[tuple[tuple[str, Any], ...], list[float]] = {}
+    for r in there:
+        if r.cold == cold:
+            times.setdefault(tuple(r.config.items()), []).append(r.seconds or 0.0)
+    return dict(min(times.items(), key=lambda item: statistics.median(item[1]))[0])
 
 
 def merge(into: Path, sources: Iterable[Path]) -> int:

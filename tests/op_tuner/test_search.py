@@ -1,0 +1,160 @@
+"""Strategies on a space whose best point is known: valid points, none twice, better than chance, seeds."""
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+from burnish.compiler.templates import registry
+from burnish.op_tuner.search import Annealing, Genetic, Random, diverse
+from burnish.op_tuner.space import Space
+
+from .tasks import double
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Tiles:
+    """Four questions of eight answers; tiles of the largest two together are rejected."""
+
+    def params(self, task, cfg):
+        found = [cfg.choose(name, SIZES, 1) for name in ("x", "y", "z", "unroll")]
+        cfg.require(found[0] * found[1] < 1 << 13, "too large")
+        return found
+
+
+def cost(point):
+    """Smooth, with its minimum 1.0 at (16, 8, 32, 4)."""
+    return 1 + sum(
+        abs(np.log2(v) - best) ** 1.5 * weight
+        for (_, v), best, weight in zip(point, (4, 3, 5, 2), (1, 0.7, 0.5, 0.3))
+    )
+
+
+class Knowing:
+    """A scorer that knows the costs, but for noise."""
+
+    def __init__(self, noise=0.5):
+        self.noise, self.asked = noise, set()
+
+    def ready(self):
+        return True
+
+    def scores(self, points):
+        self.asked.update(points)
+        return np.array([-cost(p) + self.noise * random.Random(repr(p)).random() for p in points])
+
+
+class Ignorant(Knowing):
+    def ready(self):
+        return False
+
+
+@pytest.fixture
+def space(monkeypatch):
+    monkeypatch.setitem(registry.TEMPLATES, "naive", Tiles())
+    return Space(double())
+
+
+def strategies(space, seed=0):
+    return [Random(space, seed), Genetic(space, seed), Annealing(space, Knowing(), seed)]
+
+
+def run(strategy, rounds=10, count=8):
+    """Everything that was proposed, in order."""
+    points = []
+    for _ in range(rounds):
+        for point in strategy.propose(count):
+            points.append(point)
+            strategy.tell(point, cost(point))
+    return points
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_points_are_valid_and_new(space, which):
+    points = run(strategies(space)[which])
+    assert len(points) == len(set(points)) == 80
+    for point in points:
+        Tiles().params(None, Space.config(point))
+        assert [knob for knob, _ in point] == ["x", "y", "z", "unroll"]
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_seed_repeats(space, which):
+    assert run(strategies(space, 7)[which]) == run(strategies(space, 7)[which])
+    assert run(strategies(space, 7)[which]) != run(strategies(space, 8)[which])
+
+
+def test_searching_beats_chance(space):
+    best = np.array([[min(map(cost, run(s))) for s in strategies(space, seed)] for seed in range(6)]).mean(
+        axis=0
+    )
+    assert best[1] < best[0] and best[2] < best[0] and best[2] < 1.6
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_small_space_ends(monkeypatch, which):
+    class Few:
+        def params(self, task, cfg):
+            return cfg.choose("x", (1, 2, 3), 1), cfg.choose("y", (1, 2), 1)
+
+    monkeypatch.setitem(registry.TEMPLATES, "naive", Few())
+    strategy = strategies(Space(double()))[which]
+    strategy.tell((("x", 1), ("y", 1)), 1.0)
+    points = run(strategy, rounds=4)
+    assert {tuple(v for _, v in p) for p in points} == set(product((1, 2, 3), (1, 2))) - {(1, 1)}
+    assert strategy.propose(8) == []
+
+
+def test_a_task_without_questions(monkeypatch):
+    class Silent:
+        def params(self, task, cfg):
+            return ()
+
+    monkeypatch.setitem(registry.TEMPLATES, "naive", Silent())
+    for strategy in strategies(Space(double())):
+        strategy.tell((), 1.0)
+        assert strategy.propose(4) == []
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_failures_are_not_built_upon(space, which):
+    strategy = strategies(space)[which]
+    for point in strategy.propose(8):
+        strategy.tell(point, None)
+    assert len(set(strategy.propose(8))) == 8
+
+
+def test_annealing_scores_no_more_than_it_may(space):
+    scorer = Knowing()
+    strategy = Annealing(space, scorer)
+    strategy.propose(4)
+    assert 16 < len(scorer.asked) <= 16 + 12 * 4 + 16
+    first = list(strategy.chains)
+    strategy.propose(4)
+    assert strategy.chains != first
+
+
+def test_annealing_is_random_before_anything_is_learnt(space):
+    scorer = Ignorant()
+    assert len(Annealing(space, scorer).propose(8)) == 8 and not scorer.asked
+
+
+def test_annealing_leaves_out_what_cannot_be_built(space):
+    class Partly(Knowing):
+        def scores(self, points):
+            return np.array([-np.inf if dict(p)["x"] > 4 else -cost(p) for p in points])
+
+    strategy = Annealing(space, Partly())
+    strategy.rng = random.Random(3)
+    points = [p for _ in range(4) for p in strategy.propose(8)]
+    assert np.mean([dict(p)["x"] <= 4 for p in points]) > 0.75
+
+
+def test_batches_differ():
+    """Of nearly equals, those that answer differently; a much better score still wins."""
+    best, like, other = ((("a", a), ("b", b), ("c", c)) for a, b, c in ((1, 1, 0), (1, 1, 1), (2, 2, 0)))
+    bad = {(("a", n), ("b", n), ("c", n)): -10.0 for n in (3, 4, 5)}
+    scores = {best: 1.0, like: 0.999, other: 0.99, **bad}
+    assert diverse(scores, 2) == [best, other] and set(diverse(scores, 3)) == {best, other, like}
+    assert diverse({best: -np.inf}, 3) == [] and diverse({}, 3) == []

@@ -1,0 +1,204 @@
+"""The tuner with a measurer that knows the costs: what is measured, kept, confirmed, resumed."""
+
+from dataclasses import replace
+
+import pytest
+from burnish.compiler.ops.matmul import MatMul
+from burnish.compiler.templates import registry
+from burnish.errors import InputError
+from burnish.op_tuner.measure import Measurement
+from burnish.op_tuner.records import Records, plain
+from burnish.op_tuner.tuner import CONFIRMED, STRATEGIES, Tuner
+
+from .tasks import double, op_task
+
+
+class Questions:
+    """x and y of 1…8; the default is (1, 1), the fastest is (5, 3)."""
+
+    def params(self, task, cfg):
+        x, y = cfg.choose("x", range(1, 9), 1), cfg.choose("y", range(1, 9), 1)
+        cfg.require(x != y or x == 1)
+        return x, y
+
+
+class Measurer:
+    """Costs that are known; counts; `wrong` answers fail; `lucky` gives one measurement of a config."""
+
+    def __init__(self, wrong=(), lucky=None, scale=None, stop_after=None):
+        self.wrong, self.lucky, self.scale = wrong, dict(lucky or {}), scale or {}
+        self.stop_after, self.seen = stop_after, []
+
+    def __call__(self, task, cfg, **options):
+        if len(self.seen) == self.stop_after:
+            raise KeyboardInterrupt
+        x, y = Questions().params(task, cfg)
+        config = {k: plain(v) for k, v in cfg.chosen.items()}
+        self.seen.append((task.name, (x, y)))
+        if (x, y) in self.wrong:
+            return Measurement.failed("wrong", "it is", config)
+        seconds = self.lucky.pop((x, y), None) or 1 + abs(x - 5) + abs(y - 3)
+        return Measurement(seconds * self.scale.get(task.name, 1e-3), 0.0, 5, config=config)
+
+
+@pytest.fixture
+def tasks(monkeypatch):
+    """Two tasks of which the network runs the first three times."""
+    monkeypatch.setitem(registry.TEMPLATES, "naive", Questions())
+    return [(double(), 3), (replace(double(), name="other"), 1)]
+
+
+@pytest.fixture
+def records(tmp_path):
+    return Records(tmp_path / "records.jsonl", shipped=False)
+
+
+def tuner(tasks, records, measure, strategy="random", **options):
+    return Tuner(tasks, records, threads=1, strategy=strategy, measure=measure, **options)
+
+
+@pytest.mark.parametrize("strategy", ["genetic", "random"])
+def test_defaults_first_then_as_many_as_asked_for(tasks, records, strategy):
+    measure = Measurer()
+    found = tuner(tasks, records, measure, strategy)
+    found.run(trials=40)
+    assert measure.seen[:2] == [("double", (1, 1)), ("other", (1, 1))]
+    assert found.measured == 40 and len(set(measure.seen)) == 40
+    assert [t.before for t in found.tasks] == [7e-3, 7e-3] and not found.interrupted
+    assert all(t.after < 5e-3 for t in found.tasks) and found.after < found.before
+    assert found.before == pytest.approx(28e-3)
+    assert len(records) == len(measure.seen)
+
+
+def test_trials_go_where_they_gain_most(tasks, records):
+    measure = Measurer(scale={"double": 1e-2, "other": 1e-5})
+    found = tuner(tasks, records, measure)
+    found.run(trials=30)
+    assert found.tasks[0].trials > 25 and found.tasks[1].trials == 1
+
+
+def test_configs_that_win_are_measured_again(tasks, records):
+    """One lucky run does not decide."""
+    found = tuner(tasks[:1], records, Measurer(lucky={(8, 7): 0.5}))
+    found.run(trials=57)
+    (state,) = found.tasks
+    lucky = (("x", 8), ("y", 7))
+    assert min(state.times[lucky]) == 0.5e-3 and len(state.times[lucky]) > 1
+    assert dict(state.best) == {"x": 5, "y": 3}
+    assert len(state.times[state.best]) == CONFIRMED == len(state.times[state.default])
+
+
+def test_the_result_is_never_worse_than_the_default(tasks, records, monkeypatch):
+    class Worse(Measurer):
+        def __call__(self, task, cfg, **options):
+            result = super().__call__(task, cfg, **options)
+            seen = [p for _, p in self.seen].count(self.seen[-1][1])
+            default = self.seen[-1][1] == (1, 1)
+            return replace(result, seconds=2.0 if default else 1.0 if seen == 1 else 3.0)
+
+    found = tuner(tasks[:1], records, Worse())
+    found.run(trials=6)
+    (state,) = found.tasks
+    assert state.after <= state.before == 2.0 and state.best == state.default
+    config = records.pick_config(tasks[0][0])
+    assert Questions().params(None, config) == (1, 1)
+
+
+def test_the_tuned_config_is_picked(tasks, records):
+    found = tuner(tasks, records, Measurer())
+    found.run(trials=50)
+    for state in found.tasks:
+        config = records.pick_config(state.task)
+        Questions().params(None, config)
+        assert {k: plain(v) for k, v in config.chosen.items()} == dict(state.best)
+
+
+def test_failures_are_recorded_and_do_not_stop_it(tasks, records):
+    wrong = {(x, y) for x in range(1, 9) for y in range(1, 9) if x > 4}
+    found = tuner(tasks[:1], records, Measurer(wrong))
+    found.run(trials=30)
+    errors = {r.error for r in records}
+    assert errors == {None, "wrong"} and dict(found.tasks[0].best)["x"] <= 4
+
+
+def test_a_default_that_fails(tasks, records):
+    found = tuner(tasks, records, Measurer(wrong={(1, 1)}))
+    found.run(trials=10)
+    assert found.measured == 2 and found.before == found.after == float("inf")
+
+
+def test_ctrl_c_keeps_everything_and_the_next_goes_on(tasks, records):
+    first = Measurer(stop_after=13)
+    found = tuner(tasks, records, first)
+    found.run(trials=40)
+    assert found.interrupted and found.measured == 13 and len(records) == 13
+    again = Measurer()
+    resumed = tuner(tasks, Records(records.path, shipped=False), again)
+    assert sum(t.trials for t in resumed.tasks) == 13 and resumed.after == found.after
+    resumed.run(trials=20)
+    assert not set(again.seen[:20]) & set(first.seen)
+
+
+def test_records_of_other_kinds_do_not_count(tasks, records):
+    tuner(tasks, records, Measurer()).run(trials=5)
+    assert sum(t.trials for t in tuner(tasks, records, Measurer()).tasks) == 5
+    assert not sum(t.trials for t in tuner(tasks, records, Measurer(), cold=False).tasks)
+
+
+def test_a_space_that_ends(tasks, records):
+    found = tuner(tasks, records, Measurer())
+    found.run(trials=10_000)
+    assert all(t.exhausted and t.trials == 57 for t in found.tasks)
+
+
+def test_a_budget_ends_it(tasks, records, monkeypatch):
+    clock = [0.0]
+
+    class Slow(Measurer):
+        def __call__(self, task, cfg, **options):
+            clock[0] += 1
+            return super().__call__(task, cfg, **options)
+
+    monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
+    told = []
+    found = tuner(tasks, records, Slow(), progress=lambda *what: told.append(what))
+    found.run(budget=20)
+    assert found.measured == 18 and clock[0] <= 22
+    assert told[0][1:] == (1, 20) and all(done <= total for _, done, total in told)
+    assert "network" in told[2][0]
+
+
+def test_progress_by_trials(tasks, records):
+    told = []
+    tuner(tasks, records, Measurer(), progress=lambda *what: told.append(what)).run(trials=5)
+    assert [done for text, done, _ in told if "confirming" not in text] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"strategy": "luck"}, "strategy 'luck': expected one of annealing"), ({"objective": "x"}, "rank")],
+)
+def test_wrong_options(tasks, records, options, says):
+    with pytest.raises(InputError, match=says):
+        tuner(tasks, records, Measurer(), **options)
+
+
+def test_how_long_must_be_said(tasks, records):
+    with pytest.raises(InputError, match="how long"):
+        tuner(tasks, records, Measurer()).run()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_for_real(tmp_path, strategy):
+    """Matrix products, built and measured: every candidate is right, and the model learns from some."""
+    if strategy == "annealing":
+        pytest.importorskip("xgboost")
+    records = Records(tmp_path / "records.jsonl", shipped=False)
+    pairs = [
+        (op_task(MatMul(), "f32[24,20]", "f32[20,32]"), 2),
+        (op_task(MatMul(), "f32[9,16]", "f32[16,24]"), 1),
+    ]
+    found = Tuner(pairs, records, threads=1, strategy=strategy, seconds=0.002)
+    found.run(trials=14)
+    assert not [r for r in records if r.error] and found.measured == 14
+    assert 0 < found.after <= found.before < float("inf")
