@@ -57,10 +57,15 @@ def alternatives(graph: Graph, node: Node, block: int, accuracy: float = ACCURAC
     for algorithm in ALGORITHMS.values():
         if algorithm.error > accuracy or not algorithm.fits(op, block):
             continue
-        if all(node.inputs[n] in graph.constants for n in algorithm.weights(op, block)):
+        if all(_may_pack(graph, op, op.graph.inputs[n]) for n in algorithm.weights(op, block)):
             pairs = algorithm.layouts(op, block)
             found += [Decision(r, w, algorithm.name) for r, w in pairs if r is None or may_read]
     return found
+
+
+def _may_pack(graph: Graph, op: FusedOp, value: str) -> bool:
+    """Whether an operand is constant, and nothing in the operator reads it but what it is packed for."""
+    return value in graph.constants and sum(n.reads.count(value) for n in op.graph.nodes) == 1
 
 
 def decides(node: Node) -> bool:
@@ -206,7 +211,9 @@ def flattens(graph: Graph, node: Node, block: int) -> bool:
     ):
         return False
     weights = product.inputs[1] or ""
-    return weights in graph.constants and graph.types[weights].rank == 2 and graph.types[weights].dtype is F32
+    if not _may_pack(graph, readers[0].op, weights):
+        return False
+    return graph.types[weights].rank == 2 and graph.types[weights].dtype is F32
 
 
 def _moves_along(graph: Graph, value: str, shape: tuple[int, ...]) -> bool:

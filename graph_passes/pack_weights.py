@@ -61,6 +61,12 @@ class Packer:
         self.constants[name], self.types[name] = array, type
         return name
 
+    def _keep_apart(self, name: str, array: np.ndarray, type: TensorType) -> str:
+        """By another name where this one is taken by other numbers: readers may differ in how they pack."""
+        while name in self.constants and not np.array_equal(self.constants[name], array):
+            name += "'"
+        return self._keep(name, array, type)
+
     def _make(self, name: str, array: np.ndarray, type: TensorType, by: Op, source: str) -> str:
         """A constant that an operator makes of another; by another name where this one is made otherwise."""
         while name in self.setup and self.setup[name].op != by:
@@ -101,7 +107,7 @@ class Packer:
             if isinstance(pack, Op):
                 inputs[position] = self._make(*packed, pack, value)
             else:
-                inputs[position] = self._keep(*packed)
+                inputs[position] = self._keep_apart(*packed)
         if isinstance(node.op, FusedOp):
             return replace(node, op=replace(node.op, algorithm=algorithm), inputs=tuple(inputs))
         kept = inputs[: type(node.op).roles.index("lengths")]  # type: ignore[attr-defined]
@@ -125,7 +131,7 @@ class Packer:
         array = self.graph.constants[value]
         array = array[:, order] if product.op.trans_b else array[order]
         inputs = list(node.inputs)
-        inputs[position] = self._keep(f"{value}@flat", array, self.graph.types[value])
+        inputs[position] = self._keep_apart(f"{value}@flat", array, self.graph.types[value])
         return replace(node, inputs=tuple(inputs))
 
 
