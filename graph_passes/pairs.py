@@ -117,7 +117,7 @@ def _is_pointwise(graph: Graph, node: Node, data: str, block: int) -> bool:
         and conv.op.group == 1
         and held.dims[2:] == (1, 1)
         and weights in graph.constants
-        and node.reads.count(data) == 1
+        and sum(n.reads.count(data) for n in node.op.graph.nodes) == 1
         and spatial != [1, 1]
         and (batch == 1 or max(held.dims[:2]) > block)
         and all(

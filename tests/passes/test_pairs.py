@@ -40,6 +40,8 @@ def network(change: str = "") -> onnx.ModelProto:
     conv("b", "c", (CHANNELS, CHANNELS, 1, 1), pads=[1 if change == "padded" else 0] * 4)
     if change != "padded":
         nodes.append(helper.make_node("Add", ["c", "a"], ["d"], "join"))
+    if change == "own residual":
+        nodes[-1].input[1] = "b"
     if change == "constant residual":
         weights["k"] = rng.standard_normal((1, CHANNELS, 6, 5))
         nodes[-1].input[1] = "k"
@@ -68,7 +70,9 @@ def test_pairs_are_found():
     assert pairs(fused(network())) == [("b", "d"), ("e", "f")]
 
 
-@pytest.mark.parametrize("change", ["grouped", "padded", "constant residual", "two readers", "output"])
+@pytest.mark.parametrize(
+    "change", ["grouped", "padded", "constant residual", "own residual", "two readers", "output"]
+)
 def test_what_is_no_pair(change):
     """Each change leaves the second pair alone."""
     assert pairs(fused(network(change))) == [("e", "f")]
