@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..compiler.build_kernel import Kernel, outline
@@ -94,7 +94,15 @@ def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:
             waiting[node.outputs[0]] = node
         else:
             nodes.append(node)
-    nodes = _plain_outputs(graph, nodes, types, layouts)
+    names: dict[str, str] = {}  # graph outputs are plain: a copy takes the name
+    for value in graph.outputs:
+        layout = layouts.get(value)
+        if layout is not None:
+            names[value], plain = f"{value}@{layout}", converted(value, None)
+            names[plain] = value
+            types[names[value]], layouts[names[value]] = types[value], layout
+            del types[plain], layouts[plain], layouts[value]
+    nodes = [_renamed(n, names) for n in nodes]
     types.update(packer.types)
     for value, layout in layouts.items():
         types[value] = types[value].with_layout(layout)
@@ -108,24 +116,6 @@ def _copy(source: str, result: str, type: TensorType) -> Node:
     return Node(FusedOp(inside), (source,), (result,), f"{source} (to {result.rsplit('@', 1)[-1]})")
 
 
-def _plain_outputs(
-    graph: Graph, nodes: list[Node], types: dict[str, TensorType], layouts: dict[str, Layout | None]
-) -> list[Node]:
-    """A graph output is plain: where its producer writes blocks, a copy follows."""
-    renamed: dict[str, str] = {}
-    copies: list[Node] = []
-    for value in graph.outputs:
-        layout = layouts.get(value)
-        if layout is None or value in renamed:
-            continue
-        inner = f"{value}@{layout}"
-        layouts[inner] = layouts.pop(value)
-        types[inner] = types[value]
-        renamed[value] = inner
-        copies.append(_copy(inner, value, types[value]))
-
-    def rename(values):
-        return tuple(renamed.get(v, v) if v is not None else None for v in values)
-
-    made = [replace(n, inputs=rename(n.inputs), outputs=rename(n.outputs)) for n in nodes]
-    return made + copies
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    inputs = tuple(None if v is None else names.get(v, v) for v in node.inputs)
+    return replace(node, inputs=inputs, outputs=tuple(names.get(v, v) for v in node.outputs))

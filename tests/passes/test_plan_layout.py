@@ -8,11 +8,12 @@ import numpy as np
 import onnx
 import pytest
 from burnish import pipeline
-from burnish.compiler.ir.graph import Graph, Node, interpret
+from burnish.compiler.ir.graph import Graph, Node, interpret, verify
 from burnish.compiler.target import TARGETS
 from burnish.errors import InputError
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.alternatives import Decision, alternatives, decides, layouts_of
+from burnish.graph_passes.assign_layouts import apply_plan
 from burnish.graph_passes.pbqp import solve
 from burnish.graph_passes.plan_layout import MODES, PlanOptions, _Planner, plan_layout
 from burnish.graph_passes.predict import PredictedCost
@@ -215,3 +216,31 @@ def test_unknown_mode():
     with pytest.raises(InputError, match="expected one of global"):
         PlanOptions("best")
     assert MODES == ("global", "local", "fixed")
+
+
+def test_an_output_that_is_read_plain_is_copied_once():
+    """The copies of a graph are the plan's conversions, through the same hops."""
+    weights = [numpy_helper.from_array(np.ones((16, 16, 3, 3), np.float32), "w")]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1] * 4),
+        helper.make_node("Transpose", ["y"], ["z"], "turn", perm=[3, 1, 0, 2]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 6, 5])
+    outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "yz"]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], outs, weights),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    graph = fused(model)
+    blocked, _ = layouts_of(4, BLOCK)
+    for decisions in itertools.product(*(alternatives(graph, node, BLOCK) for node in graph.nodes)):
+        if decisions[0].writes == blocked:
+            planner = _Planner(graph, BLOCK, RandomCost(1), 1e-5)
+            choice = {n: planner.options[n].index(d) for n, d in enumerate(decisions)}
+            plan = planner.plan(choice)
+            done = apply_plan(graph, TARGET, plan)
+            copies = [n for n in done.nodes if n.name.endswith(")")]
+            hops = {(c.value, hop) for c in plan.conversions for hop in c.hops}
+            assert len(copies) == len(hops)
+            verify(done)
