@@ -17,10 +17,14 @@ from .base import Op
 class FusedOp(Op):
     """`graph` has this operator's inputs and outputs as its own. Weights are inputs; only one-element
     constants are inside. `algorithm`: the one of the templates' decided on; weights are packed for it.
+    Equal only to itself.
     """
 
     graph: Graph
     algorithm: str = ""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     @property
     def label(self) -> str:

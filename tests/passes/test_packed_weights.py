@@ -110,3 +110,9 @@ def test_weights_that_the_epilogue_reads_are_not_packed(kind):
     if kind == "flattened":
         view = next(n for n in graph.nodes if isinstance(n.op, Reshape))
         assert alternatives(graph, view, BLOCK) == [Decision()]
+
+
+def test_fused_operators_are_equal_only_to_themselves():
+    """What is cached by a task must not be another's."""
+    first, second = (weights_as_residual(kind).nodes[-1].op for kind in ("convolution", "product"))
+    assert first != second and len({first, second, first}) == 2
