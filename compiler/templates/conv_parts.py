@@ -58,11 +58,19 @@ class Geometry:
 
 def convolution(op: object) -> Geometry | None:
     """That of an f32 convolution followed by nothing but elementwise operators; None if there is more."""
-    g = geometry(op)
+    g = _geometry(op)
     return g if g is not None and isinstance(op, FusedOp) and _epilogue(op) else None
 
 
-def geometry(op: object) -> Geometry | None:
+def geometry(op: object) -> Geometry:
+    """That of the convolution of an operator that fits."""
+    g = _geometry(op)
+    if g is None:
+        raise InternalError(f"{op} begins with no two-dimensional convolution in f32")
+    return g
+
+
+def _geometry(op: object) -> Geometry | None:
     """That of the f32 convolution that a fused operator begins with; None if it is of another kind."""
     if not isinstance(op, FusedOp) or not isinstance(op.graph.nodes[0].op, Conv):
         return None

@@ -127,7 +127,6 @@ def vectors_of(out_channels: int, lanes: int) -> int:
 
 def weights(op: FusedOp, lanes: int) -> Mapping[int, Pack]:
     g = geometry(op)
-    assert g is not None
     size, width = tiling(g).size, lanes * vectors_of(g.out_channels, lanes)
     return {weights_position(op): lambda w: pack_spectra(w, size, g.dilations, width)}
 
@@ -151,7 +150,6 @@ def pack_spectra(w: np.ndarray, size: int, dilations: tuple[int, int], width: in
 
 def work(op: FusedOp, lanes: int) -> Work:
     g = geometry(op)
-    assert g is not None
     t = tiling(g)
     return Work(
         products=g.batch * t.tiles * t.frequencies * 4 * g.channels * g.out_channels,
@@ -171,9 +169,7 @@ def matches(task: KernelTask) -> bool:
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
-    assert isinstance(task.op, FusedOp)
     g, target = geometry(task.op), task.target
-    assert g is not None
     t, lanes = tiling(g), target.lanes(4)
     vectors = vectors_of(g.out_channels, lanes)
     row_bytes = 8 * t.frequencies * t.count[1] * vectors * lanes
@@ -191,9 +187,7 @@ def schedule(task: KernelTask, p: Params) -> Program:
 
 class _Builder:
     def __init__(self, task: KernelTask, p: Params):
-        assert isinstance(task.op, FusedOp)
         g = geometry(task.op)
-        assert g is not None
         self.task, self.p, self.g, self.t = task, p, g, tiling(g)
         self.lanes = task.target.lanes(4)
         self.o = operands(task)

@@ -73,7 +73,6 @@ def pack_taps(w: np.ndarray) -> np.ndarray:
 
 def work(op: FusedOp, lanes: int) -> Work:
     g = geometry(op)
-    assert g is not None
     rows = -(-g.taps * g.out_channels // PANEL) * PANEL
     blocks = -(-g.out[0] // _rows(g, CACHE))
     pixels = g.batch * (g.out[0] + blocks * _halo(g)) * g.size[1]
@@ -106,9 +105,7 @@ def matches(task: KernelTask) -> bool:
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
-    assert isinstance(task.op, FusedOp)
     g, target = geometry(task.op), task.target
-    assert g is not None
     share = -(-g.out[0] * g.batch // task.threads)
     rows = cfg.choose("rows", range(1, g.out[0] + 1), min(_rows(g, target.l2 // 2), share))
     sizes = [n for n in (2, 4, 8) if 3 * n + 4 <= target.vector_registers]
@@ -121,9 +118,7 @@ def schedule(task: KernelTask, p: Params) -> Program:
 
 class _Builder:
     def __init__(self, task: KernelTask, p: Params):
-        assert isinstance(task.op, FusedOp)
         g = geometry(task.op)
-        assert g is not None
         self.task, self.p, self.g = task, p, g
         self.lanes = task.target.lanes(4)
         self.o = operands(task, flat=True)

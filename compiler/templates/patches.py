@@ -84,7 +84,6 @@ def layouts(by: str, op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
 
 def weights(by: str, op: FusedOp, lanes: int) -> Mapping[int, Pack]:
     g = geometry(op)
-    assert g is not None
     width = PANEL if by == "im2col" else lanes * vectors_of(g.out_channels, lanes)
     return {weights_position(op): lambda w: pack_panels(w, g.group, width, taps_first=by == "im2row")}
 
@@ -105,7 +104,6 @@ def pack_panels(w: np.ndarray, group: int, width: int, taps_first: bool) -> np.n
 
 def work(by: str, op: FusedOp, lanes: int) -> Work:
     g = geometry(op)
-    assert g is not None
     width = PANEL if by == "im2col" else lanes * vectors_of(g.out_channels, lanes)
     panels = -(-g.out_channels // width)
     depth = g.channels * g.taps
@@ -135,9 +133,7 @@ def matches(task: KernelTask) -> bool:
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
-    assert isinstance(task.op, FusedOp)
     g, target = geometry(task.op), task.target
-    assert g is not None
     lanes = target.lanes(4)
     depth = g.channels * g.taps
     row_bytes = 4 * depth * g.out[1]
@@ -184,9 +180,7 @@ def schedule(task: KernelTask, p: Params) -> Program:
 
 class _Builder:
     def __init__(self, task: KernelTask, p: Params):
-        assert isinstance(task.op, FusedOp)
         g = geometry(task.op)
-        assert g is not None
         self.task, self.p, self.g = task, p, g
         self.lanes = task.target.lanes(4)
         self.by_pixels = task.transformed == "im2col"  # vectors of pixels, not of channels
