@@ -8,10 +8,10 @@ y = epilogue(Aᵀ M A)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...ir import scalar as s
-from ...ir.expr import Stage, TensorExpr
+from ...ir.expr import Stage
 from ...ir.loops import Alloc, Barrier, Body, Buffer, If, Prefetch, Program, Stmt, Store, loop
 from ...ir.scalar import Expr, Load, Var
 from ...ir.types import F32, Layout
@@ -20,11 +20,11 @@ from ...ops.fused import FusedOp
 from ...ops.toom_cook import Band
 from ...schedule.relayout import relayout
 from ..common import inline_cheap
+from ..conv_parts import LINE, odd_lines, with_copy
 from .combine import combine
 from .geometry import PointClass, Region, Strip, geometry
 from .params import VECTORS, Params, variant_of
 
-LINE = 16  # f32 in a cache line
 UNROLLED = 4  # input channels of one iteration
 N, NB, NI, TH, TW, IB, OB, OG, P, KB, IC, TO, TI, OV, LANE, ROW = (
     Var(n) for n in "n nb ni th tw ib ob og p kb ic to ti ov lane row".split()
@@ -63,9 +63,7 @@ class Builder:
     def _operands(self, task: KernelTask) -> tuple[Buffer, Buffer, tuple[Stage, ...], tuple[Buffer, ...]]:
         """(input, weights, epilogue stages over physical axes, all params)."""
         assert task.expr is not None
-        expr = inline_cheap(task.expr)
-        anchor = next(st for st in expr.stages if st.reduce)
-        expr = _with_copy(expr, anchor)
+        expr = with_copy(inline_cheap(task.expr))
         anchor = next(st for st in expr.stages if st.reduce)
         layouts = {**dict(task.layouts), anchor.name: Layout.channel_blocked(4, self.g.lanes)}
         weights = _weights_param(anchor)
@@ -303,26 +301,7 @@ class Builder:
         return Store(st.name, index, s.substitute(s.transform(st.body, read), values))
 
 
-def odd_lines(elements: int) -> int:
-    """Elements of a row of an odd number of cache lines: neighbouring rows fall into different sets."""
-    lines = -(-elements // LINE)
-    return (lines | 1) * LINE
-
-
 def _weights_param(anchor: Stage) -> str:
     """The operand that is not guarded: indexed by the output channel itself."""
     channel = Var(anchor.axes[1].name)
     return next(ld.tensor for ld in s.loads(anchor.body) if ld.index[0] == channel)
-
-
-def _with_copy(expr: TensorExpr, anchor: Stage) -> TensorExpr:
-    """Where the sum itself is an output, a copy of it is."""
-    if anchor.name not in expr.outputs:
-        return expr
-    inner = replace(anchor, name=f"{anchor.name}_sum")
-    index = tuple(Var(a.name) for a in anchor.axes)
-    copy = Stage(anchor.name, anchor.dtype, anchor.axes, Load(inner.name, index, anchor.dtype))
-    stages = []
-    for st in expr.stages:
-        stages += [inner, copy] if st is anchor else [st]
-    return replace(expr, stages=tuple(stages))
