@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "compile": "pipeline",
     "load": "pipeline",
+    "tune": "tuning",
     "Module": "pipeline",
     "InferenceSession": "session",
     "BurnishError": "errors",

@@ -11,7 +11,7 @@ import numpy as np
 
 from .compiler.codegen.llvm import LoadedCode
 from .compiler.ir.graph import Graph
-from .compiler.kernel_task import Config, DefaultConfig, KernelTask
+from .compiler.kernel_task import Config, KernelTask
 from .compiler.target import Target, get_target, host, host_threads
 from .debug import Log
 from .errors import InfeasibleError, InputError
@@ -31,6 +31,7 @@ from .graph_passes.views import find_views
 from .kernel_cache import KernelStore
 from .module import Module, load
 from .op_tuner.costs import MeasuredCosts, conversion_task
+from .op_tuner.records import default_path, tuned_configs
 from .runtime.binding import thread_count
 
 __all__ = ["Module", "compile", "load", "optimise"]
@@ -47,7 +48,7 @@ def compile(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
-    pick_config: Callable[[KernelTask], Config] = lambda task: DefaultConfig(),
+    pick_config: Callable[[KernelTask], Config] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     cache: bool = True,
     log: Log | None = None,
@@ -65,7 +66,9 @@ def compile(
     progress called as progress("measuring …" or "compiling …", done, total)
     plan     "global": algorithms and layouts for the whole network at once; "local", "fixed": its ablations
     accuracy the largest error of an algorithm, over its largest output, that the plan may choose
-    measure  let the plan's costs be measured here, and kept in `records` (a file; default: the user's own)
+    records  a file of `burnish tune`: the fastest configs in it are used for its kernels
+    measure  let the plan's costs be measured here, and kept in `records` (default: the user's own)
+    pick_config  the config of every kernel (default: as `records` say, else the templates' own rules)
     weights  "packed": stored as kernels stream them, up to 7 times the model's; "compact": where that is
              larger, stored as in the model and transformed when the module is opened
     memory_limit  bytes that weights in use, arena and scratch memory of all `threads` may take together
@@ -73,20 +76,17 @@ def compile(
     """
     log = log or Log()
     options = PlanOptions(plan, accuracy, memory_limit)
+    known = records_path(records, measure)
     machine = get_target(target)
     workers = thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
     costs = partial(price, records=records, progress=progress) if measure else predict
     graph = optimise(graph, machine, workers, log, options=options, costs=costs)
     graph, setup = split_setup(graph, weights)
-    copies = find_views(graph).skipped
-    tasks = {
-        (part, n): task_of(of, node, machine, workers)
-        for part, of in (("run", graph), ("setup", setup))
-        for n, node in enumerate(of.nodes)
-        if part == "setup" or n not in copies
-    }
-    kernels = KernelStore(enabled=cache).build_all(tasks, log.watch(pick_config), progress)
+    tasks = {("run", n): task for n, task in kernel_tasks(graph, machine, workers).items()}
+    tasks.update({("setup", n): task_of(setup, node, machine, workers) for n, node in enumerate(setup.nodes)})
+    configs = pick_config or tuned_configs(known)
+    kernels = KernelStore(enabled=cache).build_all(tasks, log.watch(configs), progress)
     parts = [{n: k for (part, n), k in kernels.items() if part == name} for name in ("run", "setup")]
     work = {n: flops(task) for (part, n), task in tasks.items() if part == "run"}
     packed = make_plan(graph, parts[0], work, machine, setup, parts[1])
@@ -97,6 +97,26 @@ def compile(
     different = list({k.name: k for k in kernels.values()}.values())
     code = LoadedCode([k.object for k in different], machine)
     return Module.from_code(packed, code, different, workers, _operations(tasks.values()))
+
+
+def kernel_tasks(graph: Graph, target: Target, threads: int) -> dict[int, KernelTask]:
+    """By node: the task of every node that a run computes; others are addresses within their operands."""
+    copies = find_views(graph).skipped
+    return {n: task_of(graph, node, target, threads) for n, node in enumerate(graph.nodes) if n not in copies}
+
+
+def records_path(records: str | Path | None, measure: bool) -> Path | None:
+    """The file that tuned configs are taken from; None if none is named and nothing is measured.
+
+    InputError if it is not there and not about to be written.
+    """
+    if records is None:
+        return default_path() if measure else None
+    if not measure and not Path(records).is_file():
+        raise InputError(
+            f"there is no file {str(records)!r}; expected records (.jsonl), as of `burnish tune`"
+        )
+    return Path(records)
 
 
 def predict(graph: Graph, target: Target, threads: int, options: PlanOptions) -> Cost:

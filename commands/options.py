@@ -71,6 +71,22 @@ def parse_size(ctx: click.Context | None, option: click.Parameter | None, text: 
     return int(float(match[1]) * unit)
 
 
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def parse_duration(
+    ctx: click.Context | None, option: click.Parameter | None, text: str | None
+) -> float | None:
+    """10m → 600.0, 1.5h → 5400.0; a number alone is seconds."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip())
+    unit = _SECONDS.get(match[2]) if match else None
+    if not match or unit is None or not float(match[1]):
+        raise InputError(f"--budget {text!r}: expected a time such as 90s, 10m or 1.5h")
+    return float(match[1]) * unit
+
+
 def model_options(function: F) -> F:
     """--shape and --dim, which fix a model's open sizes."""
     function = click.option(
@@ -109,7 +125,10 @@ MEASURE = click.option(
     "--measure", is_flag=True, help="Measure the plan's choices, once, instead of predicting."
 )
 RECORDS = click.option(
-    "--records", type=click.Path(path_type=Path), metavar="FILE", help="Where measurements are kept."
+    "--records",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where measurements are kept, and tuned configs taken from.",
 )
 MEMORY_LIMIT = click.option(
     "--memory-limit",

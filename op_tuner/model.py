@@ -66,7 +66,8 @@ class CostModel:
         rows, speeds, groups = _useful(rows, relative_speeds(seconds, tasks), tasks)
         if not len(rows):
             return
-        data = self._xgboost.DMatrix(rows, label=np.log2(np.maximum(speeds, LEAST)))
+        data = self._matrix(rows)
+        data.set_label(np.log2(np.maximum(speeds, LEAST)))
         if self.base is not None and self.base.trained:
             data.set_base_margin(self.base.predict(rows))
         loss = _RankLoss(speeds, groups, self._seed) if self.objective == "rank" else None
@@ -77,10 +78,13 @@ class CostModel:
         base = self.base.predict(rows) if self.base is not None else np.zeros(len(rows))
         if self._trees is None or not len(rows):
             return base
-        data = self._xgboost.DMatrix(rows)
+        data = self._matrix(rows)
         if self.base is not None and self.base.trained:
             data.set_base_margin(base)
         return np.asarray(self._trees.predict(data, output_margin=True), float)
+
+    def _matrix(self, rows: np.ndarray) -> Any:
+        return self._xgboost.DMatrix(rows, nthread=self._parameters["nthread"])
 
 
 class _RankLoss:

@@ -16,7 +16,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -185,13 +185,14 @@ def read(path: Path, start: int = 0) -> tuple[list[Record], int]:
 class Records:
     """The records of a file that may grow meanwhile, and, read-only, those that ship with Burnish."""
 
-    def __init__(self, path: Path | None = None, shipped: bool = True):
+    def __init__(self, path: Path | None = None, shipped: bool = True, own: bool = True):
         self.path = path or default_path()
         self._at = 0
         self._by_task: dict[str, list[Record]] = {}
         for file in sorted(SHIPPED.glob("*.jsonl")) if shipped else ():
             self._take(read(file)[0])
-        self.refresh()
+        if own:
+            self.refresh()
 
     def __iter__(self) -> Iterator[Record]:
         for found in self._by_task.values():
@@ -259,6 +260,12 @@ def fastest_config(worked: Sequence[Record]) -> Mapping[str, Any]:
         if r.cold == cold:
             times.setdefault(tuple(r.config.items()), []).append(r.seconds or 0.0)
     return dict(min(times.items(), key=lambda item: statistics.median(item[1]))[0])
+
+
+def tuned_configs(path: Path | None) -> Callable[[KernelTask], Config]:
+    """The best config of a task that is known from a file, or from the records that ship with Burnish; the
+    default rule where there is none. Without a file, only those that ship count."""
+    return Records(path, own=path is not None).pick_config
 
 
 def merge(into: Path, sources: Iterable[Path]) -> int:

@@ -1,0 +1,116 @@
+"""`burnish tune`: the fastest configs of a model's kernels, found by measuring them."""
+
+from __future__ import annotations
+
+import math
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..compiler.target import get_target
+from ..graph_passes.plan_layout import MODES
+from ..op_tuner.measure import require_runnable
+from ..op_tuner.model import OBJECTIVES
+from ..op_tuner.tuner import STRATEGIES
+from ..tuning import Tuning, tune
+from .files import check_writable
+from .options import ACCURACY, MEMORY_LIMIT, RECORDS, SEED, THREADS, model_options, parse_duration
+from .progress import show_progress
+from .source import find_source
+
+WIDTH = 150
+INTERRUPTED = 130  # exit code
+
+
+@click.command("tune")
+@click.argument("model")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs to measure, in all.")
+@click.option(
+    "--budget", callback=parse_duration, metavar="TIME", help="Time to spend: 90s, 10m (the default), 1.5h."
+)
+@RECORDS
+@THREADS
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    default=STRATEGIES[0],
+    show_default=True,
+    help="How configs are chosen; annealing is on a learned model, and needs xgboost.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(OBJECTIVES),
+    default=OBJECTIVES[0],
+    show_default=True,
+    help="What the learned model is fitted to.",
+)
+@SEED
+@click.option("--target", default="host", show_default=True, metavar="NAME", help="See `burnish targets`.")
+@model_options
+@click.option(
+    "--plan", type=click.Choice(MODES), default="global", show_default=True, help="As of `burnish compile`."
+)
+@ACCURACY
+@MEMORY_LIMIT
+def command(
+    model,
+    trials,
+    budget,
+    records,
+    threads,
+    strategy,
+    objective,
+    seed,
+    target,
+    shapes,
+    dims,
+    plan,
+    accuracy,
+    memory_limit,
+):
+    """Measure configs of the kernels of MODEL on this machine, and keep every measurement.
+
+    Ctrl-C ends it; the next `burnish tune` goes on from what was measured. `burnish compile --records FILE`,
+    with the same target, threads and plan, uses the fastest configs.
+    """
+    require_runnable(get_target(target))
+    if records is not None:
+        check_writable(records, (".jsonl",))
+    source = find_source(model, dims, only_model=True)
+    search = {"trials": trials, "budget": budget, "strategy": strategy, "objective": objective, "seed": seed}
+    planning = {"plan": plan, "accuracy": accuracy, "memory_limit": memory_limit}
+    sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads}
+    with show_progress() as progress:
+        found = tune(source.model, records=records, progress=progress, **search, **planning, **sizes)
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=WIDTH)
+    console.print(_table(found), soft_wrap=True)
+    console.print(_summary(found, model), highlight=False, soft_wrap=True, markup=False)
+    return INTERRUPTED if found.interrupted else 0
+
+
+def _table(found: Tuning) -> Table:
+    table = Table(box=box.SIMPLE, show_footer=True)
+    network = _times(found.before, found.after)
+    table.add_column("kernel", "network", overflow="fold")
+    table.add_column("algorithm")
+    for name, footer in (("calls", ""), ("trials", ""), *zip(("before µs", "after µs", "speed-up"), network)):
+        table.add_column(name, footer, justify="right", no_wrap=True)
+    for k in sorted(found.kernels, key=lambda k: -k.count * k.after):
+        table.add_row(k.name, k.algorithm, str(k.count), str(k.trials), *_times(k.before, k.after))
+    return table
+
+
+def _times(before: float, after: float) -> tuple[str, str, str]:
+    texts = ["–" if math.isinf(s) else f"{1e6 * s:.1f}" for s in (before, after)]
+    ratio = f"{before / after:.2f}×" if 0 < after <= before < math.inf else "–"
+    return texts[0], texts[1], ratio
+
+
+def _summary(found: Tuning, model: str) -> str:
+    what = "interrupted; " if found.interrupted else ""
+    what += f"{found.measured} configs measured in {found.seconds:.0f} s, kept in {found.records}"
+    options = f"--threads {found.threads} --records {found.records}"
+    return f"{what}\nto use them: burnish compile {model} {options} -o MODULE"

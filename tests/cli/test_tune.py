@@ -1,0 +1,165 @@
+"""`burnish tune` and `burnish.tune` on the digits network, and compiling with what they found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import burnish as package
+import numpy as np
+import pytest
+from burnish import pipeline
+from burnish.commands.options import parse_duration
+from burnish.errors import InputError
+from burnish.kernel_cache import KernelStore
+from burnish.models import zoo
+from burnish.op_tuner.records import Records, read
+
+FAST = ("--threads", 1, "--strategy", "random")
+ONE = {"threads": 1, "strategy": "random"}
+X = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """The recorded answers that a compilation takes: {} where it takes the default rule."""
+    taken = {}
+
+    class Store(KernelStore):
+        def build_all(self, tasks, pick_config, progress=None):
+            taken.clear()
+            taken.update({t.digest: getattr(pick_config(t), "answers", {}) for t in tasks.values()})
+            return super().build_all(tasks, pick_config, progress)
+
+    monkeypatch.setattr(pipeline, "KernelStore", Store)
+    return taken
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tuned") / "records.jsonl"
+    return package.tune(zoo.build("digits"), trials=12, records=path, **ONE)
+
+
+def test_tune(tuned):
+    assert tuned.measured == 12 == sum(k.trials for k in tuned.kernels) and not tuned.interrupted
+    assert len(read(tuned.records)[0]) >= 12
+    assert 0 < tuned.after <= tuned.before < 1
+    for kernel in tuned.kernels:
+        assert kernel.count >= 1 and kernel.trials >= 1 and 0 < kernel.after <= kernel.before
+
+
+def test_compile_takes_the_fastest_and_computes_the_same(tuned, answers):
+    module = package.compile(zoo.build("digits"), threads=1, records=tuned.records)
+    recorded = {r.task for r in Records(tuned.records, shipped=False)}
+    known = Records(tuned.records, shipped=False)
+    assert {digest for digest, found in answers.items() if found} == recorded & set(answers)
+    assert len(recorded & set(answers)) == len(tuned.kernels)
+    best = {tuple(k.config.items()) for k in tuned.kernels}
+    assert {tuple(answers[d].items()) for d in recorded} == best and len(known) >= 12
+    plain = package.compile(zoo.build("digits"), threads=1)
+    assert not any(answers.values())
+    (name,) = (i.name for i in module.inputs)
+    for a, b in zip(module.run({name: X}).values(), plain.run({name: X}).values()):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_the_users_own_records_are_taken_only_when_measuring(tmp_path, monkeypatch, answers, tuned):
+    monkeypatch.setenv("BURNISH_CACHE_DIR", str(tmp_path))
+    (tmp_path / "records.jsonl").write_bytes(tuned.records.read_bytes())
+    package.compile(zoo.build("digits"), threads=1)
+    assert not any(answers.values())
+    assert pipeline.records_path(None, True) == tmp_path / "records.jsonl"
+    assert pipeline.records_path(None, False) is None
+
+
+def test_the_command(burnish, tmp_path):
+    """Twice: the second goes on where the first stood."""
+    records = tmp_path / "r.jsonl"
+    first = burnish("tune", "digits", "--trials", 6, "--records", records, *FAST)
+    assert "6 configs measured in" in first.stdout and "speed-up" in first.stdout
+    assert f"burnish compile digits --threads 1 --records {records}" in first.stdout
+    again = burnish("tune", "digits", "--trials", 3, "--records", records, "--strategy", "genetic", *FAST[:2])
+    assert "3 configs measured in" in again.stdout
+    rows = [row.split() for row in again.stdout.splitlines() if row.strip().endswith("×")]
+    assert sum(int(row[3]) for row in rows if row[0] != "network") == 9
+    out = tmp_path / "digits.so"
+    burnish("compile", "digits", "--threads", 1, "--records", records, "-o", out)
+    assert out.exists()
+
+
+def test_the_learned_model(burnish, tmp_path):
+    pytest.importorskip("xgboost")
+    options = ("--trials", 8, "--records", tmp_path / "r.jsonl", "--threads", 1, "--objective", "regression")
+    assert "8 configs measured" in burnish("tune", "digits", *options).stdout
+
+
+def test_without_xgboost(error, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    message = error("tune", "digits", "--trials", 1, "--records", tmp_path / "r.jsonl")
+    assert "needs xgboost" in message and "burnish[tune]" in message
+
+
+def heed_interrupts():
+    """Shells start jobs in the background with SIGINT ignored, which children inherit."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_ctrl_c(tmp_path):
+    """Everything measured is kept, the table is printed, and no process is left."""
+    records = tmp_path / "r.jsonl"
+    command = [
+        sys.executable,
+        "-m",
+        "burnish",
+        "tune",
+        "digits",
+        "--budget",
+        "10m",
+        "--records",
+        str(records),
+    ]
+    child = subprocess.Popen(
+        [*command, *map(str, FAST)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (not records.exists() or len(read(records)[0]) < 8):
+        time.sleep(0.05)
+    os.kill(child.pid, signal.SIGINT)
+    try:
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 130, err
+    assert "interrupted; " in out and "network" in out and "Traceback" not in err
+    assert f"{len(read(records)[0])} configs measured" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("tune", "digits", "--budget", "soon"), "expected a time such as 90s, 10m or 1.5h"),
+        (("tune", "digits", "--trials", 1, "--records", "r.txt"), "jsonl"),
+        (("tune", "digits", "--target", "aarch64-v9"), "aarch64-v9"),
+        (("compile", "digits", "--records", "none.jsonl", "-o", "d.so"), "there is no file 'none.jsonl'"),
+    ],
+)
+def test_errors(error, tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    assert says in error(*arguments)
+
+
+def test_times():
+    texts = {"90s": 90, "10m": 600, "1.5h": 5400, "7": 7, "2 m": 120}
+    assert {text: parse_duration(None, None, text) for text in texts} == texts
+    assert parse_duration(None, None, None) is None
+    for text in ("", "0", "-1s", "1d", "m"):
+        with pytest.raises(InputError, match="--budget"):
+            parse_duration(None, None, text)
