@@ -24,7 +24,7 @@ from .views import find_views
 
 HOPELESS = 3.0
 """A choice predicted to take this many times the node's best is not measured."""
-LEAST_DOUBT, MOST_DOUBT = 0.02, 0.1
+LEAST_DOUBT, MOST_DOUBT = 0.05, 0.1
 """Bounds of what a measured gain must exceed, as a share, before a plan leaves what the model predicts."""
 
 Copy = Callable[[TensorType, Layout | None, Layout | None], KernelTask]

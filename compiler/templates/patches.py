@@ -110,15 +110,20 @@ def work(by: str, op: FusedOp, lanes: int) -> Work:
     pixels = g.batch * g.group * g.pixels
     return Work(
         products=pixels * depth * panels * width,
-        rate=PRODUCT_RATE if by == "im2row" else PLAIN_RATE * g.out[1] / (g.out[1] + NARROW),
+        rate=PRODUCT_RATE if by == "im2row" else _plain_rate(g),
         streamed=4.0 * g.group * depth * panels * width,
         other=pixels * depth * (GATHER if g.strides[1] == 1 else STRIDED_GATHER),
     )
 
 
+def _plain_rate(g: Geometry) -> float:
+    """Vectors go along a row, whose ends cost more the more taps are gathered."""
+    width = g.out[1]
+    return WINDOW_RATE * width / (width + 4) if g.taps > 1 else PRODUCT_RATE * width / (width + 1.5)
+
+
 PRODUCT_RATE = 0.85  # of the FMA peak
-PLAIN_RATE = 0.75  # the same where vectors go along a row,
-NARROW = 4.0  # of which so many pixels are lost
+WINDOW_RATE = 0.75
 GATHER = 3.0  # multiply-adds of a lane for each element of the patches
 STRIDED_GATHER = 6.0
 ERROR = 4e-6
