@@ -126,6 +126,7 @@ PRODUCT_RATE = 0.85  # of the FMA peak
 WINDOW_RATE = 0.75
 GATHER = 3.0  # multiply-adds of a lane for each element of the patches
 STRIDED_GATHER = 6.0
+MOST_COPIES = 16  # of single elements in a loop body
 ERROR = 4e-6
 ALGORITHMS = tuple(
     Algorithm(by, partial(fits, by), partial(layouts, by), partial(weights, by), partial(work, by), ERROR)
@@ -157,8 +158,8 @@ def params(task: KernelTask, cfg: Config) -> Params:
     else:
         sizes = [n for n in (2, 4, 8) if 3 * n + 4 <= target.vector_registers]
         tile = cfg.choose("tile", sizes, sizes[-1])
-    cold = PREFETCH if whole_weights > target.l2 else 0
-    return Params(fused, rows, tile, cfg.choose("prefetch", (0, 32, 64, 128), cold))
+    far = PREFETCH if whole_weights > target.l1 else 0  # the next weights come from L2 or memory
+    return Params(fused, rows, tile, cfg.choose("prefetch", (0, 32, 64, 128), far))
 
 
 def _rows(options: list[int], g: Geometry, threads: int, step: int) -> int:
@@ -253,7 +254,10 @@ class _Builder:
         tap = KH * g.kernel[1] + KW
         k = IC * g.taps + tap
         if g.strides[1] > 1:  # nothing stands side by side
-            copy = loop("w", g.out[1], Store("patches", self.place(k, R * g.out[1] + W), self.image(IC, W)))
+            some = max(n for n in range(1, MOST_COPIES + 1) if g.out[1] % n == 0)
+            w = WV * some + W
+            store = Store("patches", self.place(k, R * g.out[1] + w), self.image(IC, w))
+            copy = loop("wv", g.out[1] // some, loop("w", some, store, kind="unroll"))
         else:
             w = WV * self.lanes + LANE
             store = Store("patches", self.place(k, R * g.out[1] + w), self.image(IC, w))
