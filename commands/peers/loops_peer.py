@@ -22,7 +22,9 @@ from ...errors import ToolError, UnsupportedError
 from .base import Arrays, Network, Peer, Runner
 
 CLANGS = ("clang", *(f"clang-{version}" for version in range(30, 13, -1)))
-COMMON = ("-O3", "-march=native", "-ffast-math", "-shared", "-fPIC")
+SUMS = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math")
+"""Sums may be reordered. -ffast-math would link code that flushes denormals to zero in this process."""
+COMMON = ("-O3", "-march=native", *SUMS, "-shared", "-fPIC")
 COMPILE_SECONDS = 300
 
 SOURCE = """\

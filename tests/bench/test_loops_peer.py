@@ -75,3 +75,14 @@ def test_the_compiler_says_what_it_chose():
     assert peer.prepare(peers.Network("c3", zoo.build("c3", image=8)), 1).algorithm == "direct"
     winograd = peer.prepare(peers.Network("c2", zoo.build("c2", image=16)), 1).algorithm
     assert winograd.startswith("winograd")
+
+
+@pytest.mark.parametrize("name", ["gcc", "polly"])
+def test_denormals_stay_what_they_are(name):
+    """What a compiler's start-up code sets holds for the whole process, Burnish's kernels included."""
+    (peer,) = peers.find([name])
+    if peer.available():
+        pytest.skip(peer.available())
+    peer.prepare(network(), 1).run({"x": np.ones((2, 4, 9, 7), np.float32)})
+    smallest = np.full(64, np.finfo(np.float32).tiny, np.float32)
+    assert (smallest * np.float32(0.5) > 0).all()
