@@ -171,7 +171,7 @@ def _keeps_layout(graph: Graph, node: Node, block: int) -> bool:
         return False
     result = graph.types[node.outputs[0]]
     same = [v for v in node.reads if _moves_along(graph, v, result.dims) and may_move(graph, v, block)]
-    return bool(same) and (_is_elementwise(graph, node) or _kind(graph, node) == "anchor")
+    return bool(same) and _kind(graph, node) in ("elementwise", "anchor")
 
 
 def _is_elementwise(graph: Graph, node: Node) -> bool:
