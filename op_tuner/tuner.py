@@ -137,7 +137,7 @@ class Tuner:
         space = Space(task)
         strategy: Strategy
         if learner is not None:
-            strategy = _Learning(space, learner, seed)
+            strategy = Learning(space, learner, seed)
         else:
             strategy = {"genetic": Genetic, "random": Random}[name](space, seed)
         found = TunedTask(task, count, space, strategy, space.default())
@@ -237,7 +237,7 @@ class Tuner:
             self.progress(text, spent, max(int(self._budget), spent))
 
 
-class _Learning(Annealing):
+class Learning(Annealing):
     """Annealing on a model that learns from every measurement."""
 
     def __init__(self, space: Space, learner: Learner, seed: int):

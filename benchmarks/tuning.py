@@ -1,0 +1,384 @@
+"""How many measurements each search strategy needs: the experiments of Chen et al. 2018, section 6.
+
+    python benchmarks/tuning.py                         C1 to C12, 400 trials each; then transfer
+    python benchmarks/tuning.py --workloads c2,c9 --seeds 1 --trials 100 --no-transfer
+    python benchmarks/tuning.py --report                only what is in the records: no measuring
+
+The task is the direct convolution on channels in blocks; its weights and image are in the caches as after an
+earlier run, and what converts layouts is no part of it. All strategies draw from one space and are told the
+same times: a config that any of them tried is in the records, counts as a trial and is not measured again.
+None is told the default config. In the end the three fastest of each course are measured again, in turns:
+GFLOP/s are those of the best median; trials are counted by the times that the course was told.
+
+Killed at any moment, it goes on where it stood when it is started again: the records hold every measurement,
+seeds repeat the rest. One thread. The output is Markdown; curves go to PNG files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from burnish import op_tuner
+from burnish.commands.machine import describe_machine
+from burnish.commands.progress import show_progress
+from burnish.compiler.kernel_task import KernelTask
+from burnish.compiler.target import host
+from burnish.errors import BurnishError
+from burnish.models.convolutions import WORKLOADS
+from burnish.op_tuner.costs import made_by
+from burnish.op_tuner.course import STRATEGIES, Course, Times, best_so_far, strategy, trials_to
+from burnish.op_tuner.learner import Learner
+from burnish.op_tuner.records import Records, tuples
+from burnish.op_tuner.space import Point, Space
+from burnish.pipeline import flops
+from burnish.settings import cache_dir
+from burnish.workloads import direct_convolution, matrix_product
+
+SEEDS = {"c2": 3, "c5": 3, "c9": 3, "c12": 3}
+"""The others have one."""
+SOURCES = ("c1", "c2", "c3", "c4", "c5", "c6")
+TARGETS = ("c7", "c8", "c9", "matmul1024")
+LEVELS = (0.9, 0.95, 1.0)
+"""Shares of the speed that a search from scratch ends with, at which transfer is compared."""
+CONFIRMED, ROUNDS = 3, 5
+"""Configs of a course that are measured again, and how often."""
+SCRATCH, TRANSFER = "from scratch", "transfer"
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished course. Times are in seconds; `best` is that of the configs measured again."""
+
+    task: str
+    workload: str
+    strategy: str
+    seed: int
+    trials: int
+    version: str
+    times: tuple[float | None, ...]
+    fastest: tuple[Point, ...]
+    thinking: float
+    best: float
+
+    def speed(self, work: int) -> float:
+        """GFLOP/s."""
+        return work / self.best / 1e9
+
+
+class Finished:
+    """The finished courses of a file, so that tables and pictures need no repeating of searches."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.runs: dict[tuple[object, ...], Run] = {}
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                data = json.loads(line)
+            except ValueError:
+                continue  # empty, or torn by a kill
+            data.update({k: tuples(data[k]) for k in ("times", "fastest")})
+            self._take(Run(**data))
+
+    def _take(self, run: Run) -> None:
+        self.runs[run.task, run.strategy, run.seed, run.trials, run.version] = run
+
+    def find(self, task: KernelTask, name: str, seed: int, trials: int) -> Run | None:
+        return self.runs.get((task.digest, name, seed, trials, version()))
+
+    def add(self, run: Run) -> None:
+        with self.path.open("a") as f:
+            f.write("\n" + json.dumps(asdict(run)))  # in front: a line that was torn stays alone
+        self._take(run)
+
+
+def version() -> str:
+    """Changes with the compiler and with what searches: courses of different versions do not compare."""
+    folder = Path(op_tuner.__file__ or "").parent
+    digest = sha256(made_by().encode())
+    for name in ("course", "features", "learner", "model", "search", "space"):
+        digest.update((folder / f"{name}.py").read_bytes())
+    return digest.hexdigest()[:16]
+
+
+# --- running ---------------------------------------------------------------------------------------------
+
+
+@cache
+def workload(name: str) -> KernelTask:
+    return matrix_product(1024, host()) if name == "matmul1024" else direct_convolution(name, host())
+
+
+def run_courses(
+    name: str, task: KernelTask, courses: Mapping[tuple[str, int], Course], trials: int, times: Times,
+    finished: Finished, progress: Progress,
+) -> None:  # fmt: skip
+    """A batch of each in turns, so that a slower machine is slower for all; then the fastest again."""
+    if not courses:
+        return
+    going = dict(courses)
+    total = trials * len(courses)
+    while going:
+        for key, course in list(going.items()):
+            if not course.advance(times, task, trials):
+                del going[key]
+            done = sum(len(c.times) for c in courses.values())
+            progress(f"{name}: {key[0]}, seed {key[1]}; {times.measured} measured", done, total)
+    points = [p for course in courses.values() for p in course.fastest(CONFIRMED)]
+    progress(f"{name}: the fastest again", total, total)
+    again = times.again(task, points, ROUNDS)
+    for (how, seed), course in courses.items():
+        best = min((again[p] for p in course.fastest(CONFIRMED)), default=math.inf)
+        finished.add(
+            Run(
+                *(task.digest, name, how, seed, trials, version(), tuple(course.times)),
+                *(tuple(course.fastest(CONFIRMED)), course.thinking, best),
+            )
+        )
+
+
+def compare(options: argparse.Namespace, times: Times, finished: Finished, progress: Progress) -> None:
+    for name in options.workloads:
+        task = workload(name)
+        space = Space(task)
+        missing = [
+            (how, seed)
+            for seed in range(options.seeds or SEEDS.get(name, 1))
+            for how in options.strategies
+            if finished.find(task, how, seed, options.trials) is None
+        ]
+        courses = {(how, seed): Course(strategy(how, space, seed)) for how, seed in missing}
+        run_courses(name, task, courses, options.trials, times, finished, progress)
+
+
+def transfer(options: argparse.Namespace, times: Times, finished: Finished, progress: Progress) -> None:
+    """What was measured of the sources trains a model that the targets' searches begin with."""
+    for name in TARGETS:
+        task = workload(name)
+        for seed in range(options.seeds or max(SEEDS.values())):
+            learners = {SCRATCH: Learner("rank", seed), TRANSFER: Learner("rank", seed)}
+            names = [h for h in learners if finished.find(task, h, seed, options.trials) is None]
+            if TRANSFER in names:
+                for source in map(workload, SOURCES):
+                    own = learners[TRANSFER].task(source)
+                    for point, (seconds, *_) in times.of(source).items():
+                        own.tell(point, seconds)
+            courses = {
+                (how, seed): Course(strategy("rank", Space(task), seed, learners[how])) for how in names
+            }
+            run_courses(name, task, courses, options.trials, times, finished, progress)
+
+
+# --- tables ----------------------------------------------------------------------------------------------
+
+
+def geomean(values: Iterable[float]) -> float:
+    found = [v for v in values if v > 0]
+    return statistics.geometric_mean(found) if found else math.nan
+
+
+def needed(run: Run, wanted: float) -> tuple[int, bool]:
+    """Trials until a time was reached, and whether it was; if not, all that there were."""
+    found = trials_to(run.times, wanted)
+    return (len(run.times), False) if found is None else (found, True)
+
+
+def end(run: Run) -> float:
+    """Seconds that the course was told of its fastest."""
+    return min((t for t in run.times if t is not None), default=math.inf)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" + " ---: |" * (len(header) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
+    """By workload: speeds in the geometric mean over seeds, and the trials to random search's final speed."""
+    header = ["workload", "seeds", *(f"{s} GFLOP/s" for s in strategies), "rank / genetic"]
+    header += [f"{s} trials" for s in strategies] + ["rank / random trials"]
+    rows, ratios, shares, never = [], [], [], 0
+    for name in dict.fromkeys(r.workload for r in runs):
+        work = flops(workload(name))
+        own = {(r.strategy, r.seed): r for r in runs if r.workload == name}
+        seeds = sorted({seed for _, seed in own})
+        if any((s, seed) not in own for s in strategies for seed in seeds):
+            continue
+        speeds = {s: geomean(own[s, seed].speed(work) for seed in seeds) for s in strategies}
+        row = [name, str(len(seeds)), *(f"{speeds[s]:.1f}" for s in strategies), "–"]
+        if {"rank", "genetic"} <= set(strategies):
+            ratios.append(speeds["rank"] / speeds["genetic"])
+            row[-1] = f"{ratios[-1]:.3f}"
+        trials: dict[str, list[int]] = {s: [] for s in strategies}
+        for seed in seeds if "random" in strategies else ():
+            wanted = end(own["random", seed])
+            for s in strategies:
+                count, reached = needed(own[s, seed], wanted)
+                trials[s].append(count)
+                never += not reached
+        row += [f"{geomean(trials[s]):.0f}" if trials[s] else "–" for s in strategies]
+        share = [a / b for a, b in zip(trials.get("rank", ()), trials.get("random", ()))]
+        shares += share
+        rows.append([*row, f"{geomean(share):.2f}" if share else "–"])
+    if not rows:
+        return "nothing is complete yet"
+    gap = [""] * len(strategies)
+    rows.append(
+        ["geomean", "", *gap, f"{geomean(ratios):.3f}" if ratios else "", *gap, f"{geomean(shares):.2f}"]
+    )
+    text = table(header, rows)
+    if never:
+        text += (
+            f"\n\nRandom search's final speed was not reached in {never} courses: they count with all trials."
+        )
+    return text
+
+
+def transferred(runs: Sequence[Run]) -> str:
+    """Trials to shares of the speed that the search from scratch ends with, and how many times fewer."""
+    header = [
+        "workload",
+        "seeds",
+        *(f"{what} to {100 * at:.0f} %" for at in LEVELS for what in ("trials", "fewer")),
+    ]
+    rows: list[list[str]] = []
+    every: dict[float, list[float]] = {at: [] for at in LEVELS}
+    for name in TARGETS:
+        own = {(r.strategy, r.seed): r for r in runs if r.workload == name}
+        seeds = sorted({s for _, s in own if (SCRATCH, s) in own and (TRANSFER, s) in own})
+        if not seeds:
+            continue
+        row = [name, str(len(seeds))]
+        for at in LEVELS:
+            pairs = []
+            for seed in seeds:
+                wanted = end(own[SCRATCH, seed]) / at
+                pairs.append([needed(own[how, seed], wanted)[0] for how in (SCRATCH, TRANSFER)])
+            every[at] += [a / b for a, b in pairs]
+            scratch, after = (geomean(p[n] for p in pairs) for n in (0, 1))
+            row += [f"{scratch:.0f} → {after:.0f}", f"{geomean(a / b for a, b in pairs):.1f}×"]
+        rows.append(row)
+    if not rows:
+        return "nothing is complete yet"
+    means = [text for at in LEVELS for text in ("", f"{geomean(every[at]):.1f}×")]
+    return table(header, [*rows, ["geomean", "", *means]])
+
+
+def draw(path: Path, runs: Sequence[Run], names: Sequence[str], title: str) -> None:
+    """Best speed so far by trial; over several seeds the mean as a line and the range as a band."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [name for name in names if any(r.workload == name for r in runs)]
+    if not shown:
+        return
+    wide = min(4, len(shown))
+    figure, axes = pyplot.subplots(
+        -(-len(shown) // wide), wide, figsize=(3.6 * wide, 2.8 * -(-len(shown) // wide)), squeeze=False
+    )
+    for axis in axes.flat[len(shown) :]:
+        axis.set_visible(False)
+    for axis, name in zip(axes.flat, shown):
+        work = flops(workload(name))
+        for how in dict.fromkeys(r.strategy for r in runs):
+            curves = [
+                [work / t / 1e9 for t in best_so_far(r.times)]
+                for r in runs
+                if (r.workload, r.strategy) == (name, how) and r.times
+            ]
+            if not curves:
+                continue
+            length = min(map(len, curves))
+            trials = range(1, length + 1)
+            columns = list(zip(*(c[:length] for c in curves)))
+            axis.plot(trials, [statistics.mean(c) for c in columns], label=how, linewidth=1.3)
+            axis.fill_between(trials, [min(c) for c in columns], [max(c) for c in columns], alpha=0.15)
+        axis.set_title(name, fontsize=10)
+        axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize=8, loc="lower right")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("best GFLOP/s")
+    figure.supxlabel("trials", fontsize=10)
+    figure.suptitle(title, fontsize=11)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+# --- the command -----------------------------------------------------------------------------------------
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    def names(text: str) -> list[str]:
+        return [part for part in text.split(",") if part]
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    default = [*SEEDS, *(name for name in WORKLOADS if name not in SEEDS)]
+    parser.add_argument("--workloads", type=names, default=default, help="comma-separated; default: all")
+    parser.add_argument("--strategies", type=names, default=list(STRATEGIES))
+    parser.add_argument("--seeds", type=int, help="of each workload (default: 3 of c2, c5, c9, c12, else 1)")
+    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--records", type=Path, default=cache_dir() / "benchmark-tuning.jsonl")
+    parser.add_argument("--pictures", type=Path, help="folder for the curves as PNG (needs matplotlib)")
+    parser.add_argument("--no-transfer", action="store_true", help="leave out the experiment on transfer")
+    parser.add_argument("--report", action="store_true", help="measure nothing")
+    options = parser.parse_args(arguments)
+    for given, known in ((options.workloads, list(WORKLOADS)), (options.strategies, STRATEGIES)):
+        for name in given:
+            if name not in known:
+                parser.error(f"{name!r}: expected of {', '.join(known)}")
+    return options
+
+
+def main(arguments: Sequence[str], **measuring: Any) -> int:
+    options = parse(arguments)
+    options.records.parent.mkdir(parents=True, exist_ok=True)
+    finished = Finished(options.records.with_suffix(".courses"))
+    started = time.monotonic()
+    if not options.report:
+        times = Times(Records(options.records, shipped=False), **measuring)
+        try:
+            with show_progress() as progress:
+                compare(options, times, finished, progress)
+                if not options.no_transfer:
+                    transfer(options, times, finished, progress)
+        except KeyboardInterrupt:
+            print("interrupted; the next run goes on from here", file=sys.stderr)
+            return 130
+        spent = time.monotonic() - started
+        print(f"{times.measured} configs measured in {spent:.0f} s; records in {options.records}\n")
+    report(options, finished)
+    return 0
+
+
+def report(options: argparse.Namespace, finished: Finished) -> None:
+    runs = [r for r in finished.runs.values() if r.trials == options.trials and r.version == version()]
+    own = [r for r in runs if r.workload in options.workloads and r.strategy in options.strategies]
+    carried = [r for r in runs if r.strategy in (SCRATCH, TRANSFER)]
+    print(f"{describe_machine().describe()}; one thread, {options.trials} trials\n")
+    print(comparison(own, options.strategies))
+    if carried and not options.no_transfer:
+        print(f"\nTrained on {', '.join(SOURCES)}:\n\n{transferred(carried)}")
+    if options.pictures:
+        draw(options.pictures / "tuning-curves.png", own, list(WORKLOADS), "Direct convolutions, one thread")
+        draw(options.pictures / "tuning-transfer.png", carried, TARGETS, f"Trained on {', '.join(SOURCES)}")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BurnishError as error:
+        sys.exit(f"error: {error}")

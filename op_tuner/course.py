@@ -1,0 +1,143 @@
+"""How well a strategy searches, trial by trial, so that strategies can be compared.
+
+A config is measured once: whichever strategy tries it later, with whichever seed, is told the same time.
+Courses are repeated from the records and the seed, so that one that was interrupted goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..compiler.kernel_task import KernelTask
+from ..errors import InputError
+from .costs import made_by, record_of
+from .hardware import this_hardware
+from .isolate import measure_isolated
+from .learner import Learner
+from .measure import Measurement
+from .model import OBJECTIVES
+from .records import Records
+from .search import Genetic, Random, Strategy
+from .space import Point, Space
+from .tuner import BATCH, Learning
+
+STRATEGIES = (*OBJECTIVES, "genetic", "random")
+"""By what they learn: annealing on a model that ranks, or on one of times; crossing the fastest; nothing."""
+
+
+class Times:
+    """Times of configs on this machine and compiler, from the records or else measured now and kept.
+
+    What a course is told is a config's first record; what it is worth in the end, the median of later ones.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        *,
+        threads: int = 1,
+        cold: bool = False,
+        seconds: float = 0.05,
+        time_limit: float = 20.0,
+        measure: Callable[..., Measurement] = measure_isolated,
+    ):
+        self.records, self.threads, self.cold = records, threads, cold
+        self.seconds, self.time_limit, self.measure = seconds, time_limit, measure
+        self.measured = 0
+        self._known: dict[str, dict[Point, list[float | None]]] = {}
+
+    def of(self, task: KernelTask) -> dict[Point, list[float | None]]:
+        """Each config's times in the order of the records; None where it failed."""
+        if task.digest not in self._known:
+            known: dict[Point, list[float | None]] = {}
+            machine, here = this_hardware(), made_by()
+            for r in self.records.of(task):
+                if r.hardware == machine and r.made_by == here and r.cold == self.cold:
+                    known.setdefault(tuple(r.config.items()), []).append(r.seconds)
+            self._known[task.digest] = known
+        return self._known[task.digest]
+
+    def first(self, task: KernelTask, point: Point) -> float | None:
+        """Seconds; None if the config fails."""
+        if point not in self.of(task):
+            self._measure(task, point)
+        return self.of(task)[point][0]
+
+    def again(self, task: KernelTask, points: Iterable[Point], rounds: int) -> dict[Point, float]:
+        """The median of `rounds` measurements beside the first; what is missing is measured in turns."""
+        different = list(dict.fromkeys(points))
+        for point in different:
+            self.first(task, point)
+        for have in range(1, rounds + 1):
+            for point in different:
+                if len(self.of(task)[point]) <= have:
+                    self._measure(task, point)
+        found = {p: [t for t in self.of(task)[p][1:] if t is not None] for p in different}
+        return {p: statistics.median(times) if times else float("inf") for p, times in found.items()}
+
+    def _measure(self, task: KernelTask, point: Point) -> None:
+        result = self.measure(
+            task,
+            Space.config(point),
+            threads=self.threads,
+            seconds=self.seconds,
+            cold=self.cold,
+            time_limit=self.time_limit,
+        )
+        result = replace(result, config=dict(point))  # one that died may not have asked everything
+        record = record_of(task, result, self.threads, self.cold)
+        self.records.add(record)
+        self.measured += 1
+        self.of(task).setdefault(point, []).append(record.seconds)
+
+
+@dataclass
+class Course:
+    """One strategy on one task. `times` are in seconds, of the trials in order; None where one failed."""
+
+    strategy: Strategy
+    points: list[Point] = field(default_factory=list)
+    times: list[float | None] = field(default_factory=list)
+    thinking: float = 0.0  # seconds that the strategy itself took
+
+    def advance(self, times: Times, task: KernelTask, trials: int) -> bool:
+        """One batch further, up to `trials` in all; False once there is nothing more to try."""
+        started = time.perf_counter()
+        batch = self.strategy.propose(min(BATCH, trials - len(self.times)))
+        self.thinking += time.perf_counter() - started
+        for point in batch:
+            seconds = times.first(task, point)
+            self.points.append(point)
+            self.times.append(seconds)
+            self.strategy.tell(point, seconds)
+        return bool(batch) and len(self.times) < trials
+
+    def fastest(self, count: int) -> list[Point]:
+        """Of what worked, the fastest by the time that the course was told."""
+        worked = [(t, n) for n, t in enumerate(self.times) if t is not None]
+        return [self.points[n] for _, n in sorted(worked)[:count]]
+
+
+def strategy(name: str, space: Space, seed: int, learner: Learner | None = None) -> Strategy:
+    """One of STRATEGIES; `learner` may know other tasks. ToolError if xgboost is missing that it needs."""
+    if name in OBJECTIVES:
+        return Learning(space, learner or Learner(name, seed), seed)
+    if name not in STRATEGIES:
+        raise InputError(f"strategy {name!r}: expected one of {', '.join(STRATEGIES)}")
+    return {"genetic": Genetic, "random": Random}[name](space, seed)
+
+
+def best_so_far(times: Sequence[float | None]) -> list[float]:
+    """Seconds after each trial; infinite until one works."""
+    found: list[float] = []
+    for seconds in times:
+        found.append(min([*found[-1:], float("inf") if seconds is None else seconds]))
+    return found
+
+
+def trials_to(times: Sequence[float | None], wanted: float) -> int | None:
+    """How many trials it took to be as fast as `wanted` seconds; None if it never was."""
+    return next((n for n, t in enumerate(times, 1) if t is not None and t <= wanted), None)

@@ -1,0 +1,115 @@
+"""benchmarks/tuning.py with a measurer that knows all times: resuming, replaying, tables, pictures."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from burnish.compiler.templates.registry import template
+from burnish.op_tuner.measure import Measurement
+from burnish.op_tuner.records import plain
+
+from .scripts import script
+
+tuning = script("tuning")
+
+
+class Measurer:
+    """Times that follow from the config alone; ends the process, so to say, after some."""
+
+    def __init__(self, stop_after=None):
+        self.stop_after, self.count = stop_after, 0
+
+    def __call__(self, task, cfg, **options):
+        if self.count == self.stop_after:
+            raise KeyboardInterrupt
+        self.count += 1
+        template(task).params(task, cfg)
+        config = {k: plain(v) for k, v in cfg.chosen.items()}
+        chance = int(hashlib.sha256(repr(config).encode()).hexdigest()[:8], 16) / 2**32
+        return Measurement(1e-3 * (1 + chance), 0.0, 5, config=config)
+
+
+def arguments(folder, *more):
+    return ["--workloads", "c3,c11", "--records", str(folder / "t.jsonl"), "--trials", "24", *more]
+
+
+BLACK_BOXES = ("--strategies", "genetic,random", "--seeds", "2", "--no-transfer")
+
+
+def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, capsys):
+    assert tuning.main(arguments(tmp_path / "whole", *BLACK_BOXES), measure=Measurer()) == 0
+    whole = capsys.readouterr().out.partition("\n\n")[2]
+    stopped, codes = 0, []
+    while 130 in codes or not codes:
+        measure = Measurer(stop_after=50)
+        codes = [tuning.main(arguments(tmp_path, *BLACK_BOXES), measure=measure)]
+        stopped += codes == [130]
+    assert stopped > 2
+    out = capsys.readouterr().out
+    assert out.partition("\n\n")[2] == whole
+    again = Measurer()
+    assert tuning.main(arguments(tmp_path, *BLACK_BOXES), measure=again) == 0 and not again.count
+    tuning.main(arguments(tmp_path, *BLACK_BOXES, "--report"))
+    assert capsys.readouterr().out.endswith(whole)
+
+
+def test_finished_courses_survive_torn_lines(tmp_path, capsys):
+    tuning.main(arguments(tmp_path, *BLACK_BOXES), measure=Measurer())
+    courses = tmp_path / "t.courses"
+    courses.write_text(courses.read_text()[:-30])
+    again = Measurer()
+    tuning.main(arguments(tmp_path, *BLACK_BOXES), measure=again)
+    assert not again.count, "the course is repeated from the records"
+    assert len(tuning.Finished(courses).runs) == 8
+
+
+def test_learned_models_and_transfer(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("xgboost")
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(tuning, "SOURCES", ("c3",))
+    monkeypatch.setattr(tuning, "TARGETS", ("c11", "matmul1024"))
+    given = ["--workloads", "c3,c11", "--records", str(tmp_path / "t.jsonl"), "--trials", "10"]
+    code = tuning.main([*given, "--seeds", "1", "--pictures", str(tmp_path)], measure=Measurer())
+    out = capsys.readouterr().out
+    assert code == 0
+    first, second = out.split("Trained on c3:")
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in first.splitlines() if line.startswith("| ")}
+    assert set(rows) == {"| workload", "| ---", "| c3", "| c11", "| geomean"}
+    assert all(float(speed) > 0 for speed in rows["| c3"][2:6]) and 0.5 <= float(rows["| c3"][6]) <= 2
+    assert all(line in second for line in ("| c11 | 1 |", "| matmul1024 | 1 |", "| geomean |"))
+    assert (tmp_path / "tuning-curves.png").stat().st_size > 1000
+    assert (tmp_path / "tuning-transfer.png").stat().st_size > 1000
+
+
+def run(how, times, seed=0, best=1e-3, workload="c3"):
+    return tuning.Run("d", workload, how, seed, len(times), "v", tuple(times), (), 0.0, best)
+
+
+def test_the_comparison_counts_trials_to_the_speed_of_random_search():
+    runs = [
+        run("rank", [4.0, 2.0, 1.0, 1.0], best=1.0),
+        run("genetic", [4.0, None, 3.0, 3.0], best=2.0),
+        run("random", [4.0, 3.0, 5.0, 2.0], best=4.0),
+    ]
+    text = tuning.comparison(runs, ("rank", "genetic", "random"))
+    row = next(line for line in text.splitlines() if line.startswith("| c3"))
+    assert row.split(" | ")[5:] == ["2.000", "2", "4", "4", "0.50 |"]
+    assert "not reached in 1 courses: they count with all trials" in text
+    assert tuning.comparison(runs[:2], ("rank", "random")) == "nothing is complete yet"
+
+
+def test_transfer_is_compared_at_shares_of_the_final_speed(monkeypatch):
+    monkeypatch.setattr(tuning, "TARGETS", ("c3",))
+    slow = run(tuning.SCRATCH, [4.0, 3.0, 2.1, 2.0])
+    fast = run(tuning.TRANSFER, [2.1, 2.0, 2.0, 1.9])
+    text = tuning.transferred([slow, fast])
+    row = next(line for line in text.splitlines() if line.startswith("| c3"))
+    assert row.split(" | ")[2:] == ["3 → 1", "3.0×", "3 → 1", "3.0×", "4 → 2", "2.0× |"]
+
+
+@pytest.mark.parametrize("wrong", [("--workloads", "c13"), ("--strategies", "luck")])
+def test_unknown_names(wrong, capsys):
+    with pytest.raises(SystemExit):
+        tuning.main([*wrong])
+    assert "expected of" in capsys.readouterr().err

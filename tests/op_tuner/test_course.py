@@ -1,0 +1,110 @@
+"""Courses of search strategies: configs are measured once, courses repeat, the fastest are measured again."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from burnish.compiler.templates import registry
+from burnish.errors import InputError
+from burnish.op_tuner.course import STRATEGIES, Course, Times, best_so_far, strategy, trials_to
+from burnish.op_tuner.records import Records
+from burnish.op_tuner.space import Space
+
+from .tasks import double
+from .test_tuner import Measurer, Questions
+
+
+@pytest.fixture
+def task(monkeypatch):
+    monkeypatch.setitem(registry.TEMPLATES, "naive", Questions())
+    return double()
+
+
+def times_of(tmp_path, measure):
+    return Times(Records(tmp_path / "records.jsonl", shipped=False), measure=measure)
+
+
+def run(task, times, name="genetic", seed=0, trials=40):
+    course = Course(strategy(name, Space(task), seed))
+    while course.advance(times, task, trials):
+        pass
+    return course
+
+
+def test_a_config_is_measured_once(tmp_path, task):
+    measure = Measurer()
+    times = times_of(tmp_path, measure)
+    first, second = run(task, times), run(task, times, "random", seed=1)
+    assert len(first.times) == len(second.times) == 40
+    assert len(measure.seen) == len(set(measure.seen)) == times.measured == len(times.records)
+    both = set(first.points) & set(second.points)
+    assert both and times.measured == 80 - len(both)
+    told = dict(zip(first.points, first.times))
+    assert all(told[p] == dict(zip(second.points, second.times))[p] for p in both)
+
+
+@pytest.mark.parametrize("name", ["genetic", "random"])
+def test_an_interrupted_course_goes_on(tmp_path, task, name):
+    whole = run(task, times_of(tmp_path / "whole", Measurer(wrong={(5, 3)})), name)
+    with pytest.raises(KeyboardInterrupt):
+        run(task, times_of(tmp_path, Measurer(wrong={(5, 3)}, stop_after=13)), name)
+    rest = Measurer(wrong={(5, 3)})
+    resumed = run(task, times_of(tmp_path, rest), name)
+    assert (resumed.points, resumed.times) == (whole.points, whole.times)
+    assert len(rest.seen) == 40 - 13
+
+
+def test_failures_are_trials(tmp_path, task):
+    wrong = {(x, y) for x in range(1, 9) for y in range(1, 9) if x > 2}
+    course = run(task, times_of(tmp_path, Measurer(wrong)), "random", trials=57)
+    assert course.times.count(None) == len({p for p in wrong if p[0] != p[1]})
+    assert all(dict(p)["x"] <= 2 for p in course.fastest(3)) and len(course.fastest(100)) == 57 - 42
+    assert not course.advance(times_of(tmp_path, Measurer(wrong)), task, 100), "the space has ended"
+
+
+def test_a_candidate_that_dies_is_found_again(tmp_path, task):
+    """Its measurement tells only of the questions that it lived to be asked."""
+
+    class Dying(Measurer):
+        def __call__(self, task, cfg, **options):
+            return replace(super().__call__(task, cfg, **options), error="crash", config={})
+
+    point = (("x", 2), ("y", 5))
+    assert times_of(tmp_path, Dying()).first(task, point) is None
+    again = Measurer()
+    assert times_of(tmp_path, again).first(task, point) is None and not again.seen
+
+
+def test_the_fastest_are_measured_again(tmp_path, task):
+    """The time that made a config look fast does not count."""
+    measure = Measurer(lucky={(8, 7): 0.5})
+    times = times_of(tmp_path, measure)
+    points = [(("x", 8), ("y", 7)), (("x", 5), ("y", 3))]
+    assert times.first(task, points[0]) == 0.5e-3
+    assert times.again(task, points, 3) == {points[0]: 8e-3, points[1]: 1e-3}
+    assert [p for _, p in measure.seen][2:] == [(8, 7), (5, 3)] * 3
+    assert times.again(task, points, 3)[points[0]] == 8e-3 and len(measure.seen) == 8
+    assert times_of(tmp_path, measure).again(task, points, 3)[points[1]] == 1e-3 and len(measure.seen) == 8
+
+
+def test_records_of_other_compilers_are_not_told(tmp_path, task, monkeypatch):
+    run(task, times_of(tmp_path, Measurer()), trials=8)
+    monkeypatch.setattr("burnish.op_tuner.course.made_by", lambda: "another")
+    assert not times_of(tmp_path, Measurer()).of(task)
+
+
+def test_curves():
+    times = [None, 3.0, 4.0, None, 1.0, 2.0]
+    assert best_so_far(times) == [math.inf, 3, 3, 3, 1, 1]
+    assert [trials_to(times, t) for t in (5, 3, 2, 1, 0.5)] == [2, 2, 5, 5, None]
+
+
+def test_strategies(task):
+    pytest.importorskip("xgboost")
+    assert {type(strategy(name, Space(task), 0)).__name__ for name in STRATEGIES} == {
+        "Learning",
+        "Genetic",
+        "Random",
+    }
+    with pytest.raises(InputError, match="strategy 'luck': expected one of rank"):
+        strategy("luck", Space(task), 0)
