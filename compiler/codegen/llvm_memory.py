@@ -24,6 +24,8 @@ from .llvm_values import (
     value_type,
 )
 
+MOST_STRIDE = 4  # of elements that are picked from whole vectors; those further apart are read one by one
+
 Terms = tuple[tuple[Value, int], ...]
 
 
@@ -207,6 +209,9 @@ class Memory(ABC):
         if any(v.lanes > 1 for v, _ in terms) or step not in (0, 1):
             if mask is None and not terms and self.is_square(buffer, step):
                 return self.column(buffer, offset)
+            flags = flags_of(mask or constant(True, BOOL), self.vector[1]) if self.vector else None
+            if flags and any(flags) and 1 < step <= MOST_STRIDE and all(v.lanes == 1 for v, _ in terms):
+                return self.strided(buffer, offset, terms, step, flags)
             return self.gather(buffer, e.index, mask)
         lanes = self.vector[1] if self.vector and step else 1
         if mask is not None and mask.lanes > lanes:
@@ -230,6 +235,30 @@ class Memory(ABC):
             f"load {memory_type(e.type, lanes)}, ptr {pointer}, align {align}", e.type, lanes
         )
         return self.from_memory(raw, e.type, lanes)
+
+    def strided(self, buffer: Buffer, offset: int, terms: Terms, step: int, flags: tuple[bool, ...]) -> Value:
+        """Every `step`-th element in the lanes that have a flag, zero in the others.
+
+        They are picked from vectors side by side, the last of which ends with the last element needed.
+        """
+        lanes, dtype = len(flags), buffer.dtype
+        needed = [n * step for n in range(lanes) if flags[n]]
+        end = needed[-1] + 1
+        width = min(lanes, end - needed[0])
+        part = f"<{width} x {memory_type(dtype)}>"
+        result = Value("zeroinitializer", dtype, lanes)
+        for begin in range(needed[0], end, width):
+            start = min(begin, end - width)
+            pointer = self.pointer(buffer, offset + start, terms)
+            align = self.alignment(buffer, offset + start, terms)
+            loaded = self.fn.assign(f"load {part}, ptr {pointer}, align {align}", dtype, width)
+            new = range(begin - start, width)
+            at = [n * step - start for n in range(lanes)]
+            picked = [width + at[n] if flags[n] and at[n] in new else n % width for n in range(lanes)]
+            order = ", ".join(f"i32 {n}" for n in picked)
+            code = f"shufflevector {part} {result.text}, {part} {loaded.text}, <{lanes} x i32> <{order}>"
+            result = self.fn.assign(code, dtype, lanes)
+        return self.from_memory(result, dtype, lanes)
 
     def is_square(self, buffer: Buffer, step: int) -> bool:
         """Whether a load at this stride reads a column of a square of registers."""

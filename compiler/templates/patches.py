@@ -126,7 +126,6 @@ PRODUCT_RATE = 0.85  # of the FMA peak
 WINDOW_RATE = 0.75
 GATHER = 3.0  # multiply-adds of a lane for each element of the patches
 STRIDED_GATHER = 6.0
-MOST_COPIES = 16  # of single elements in a loop body
 ERROR = 4e-6
 ALGORITHMS = tuple(
     Algorithm(by, partial(fits, by), partial(layouts, by), partial(weights, by), partial(work, by), ERROR)
@@ -253,15 +252,9 @@ class _Builder:
         g = self.g
         tap = KH * g.kernel[1] + KW
         k = IC * g.taps + tap
-        if g.strides[1] > 1:  # nothing stands side by side
-            some = max(n for n in range(1, MOST_COPIES + 1) if g.out[1] % n == 0)
-            w = WV * some + W
-            store = Store("patches", self.place(k, R * g.out[1] + w), self.image(IC, w))
-            copy = loop("wv", g.out[1] // some, loop("w", some, store, kind="unroll"))
-        else:
-            w = WV * self.lanes + LANE
-            store = Store("patches", self.place(k, R * g.out[1] + w), self.image(IC, w))
-            copy = loop("wv", -(-g.out[1] // self.lanes), loop("lane", self.lanes, store, kind="vector"))
+        w = WV * self.lanes + LANE
+        store = Store("patches", self.place(k, R * g.out[1] + w), self.image(IC, w))
+        copy = loop("wv", -(-g.out[1] // self.lanes), loop("lane", self.lanes, store, kind="vector"))
         rows = loop("r", self.p.rows, *self.inside_image(copy))
         taps = loop("kh", g.kernel[0], loop("kw", g.kernel[1], rows, kind="unroll"))
         return loop("ic", g.channels, taps, kind=kind)
@@ -329,26 +322,33 @@ class _Builder:
         return -(-self.g.out_channels // block) * block
 
     def product_of_pixels(self) -> Body:
+        """Tiles of nearly the same number of vectors, none of which is empty; the larger ones first."""
+        vectors = -(-self.pixels // self.lanes)
+        most = (self.task.target.vector_registers - 1) // (self.p.tile + 1)
+        tiles = -(-vectors // min(most, 4))
+        fewer, larger = divmod(vectors, tiles)
+        whole = larger * (fewer + 1) * self.lanes
+        first = loop("to", larger, *self.tiles_of_pixels(fewer + 1, 0))
+        return (first, loop("to", tiles - larger, *self.tiles_of_pixels(fewer, whole)))
+
+    def tiles_of_pixels(self, vectors: int, start: int) -> Body:
+        """The panel's output channels for so many vectors of pixels, tile TO behind pixel `start`."""
         g, p = self.g, self.p
-        most = (self.task.target.vector_registers - 1) // (p.tile + 1)
-        vectors = _even(-(-self.pixels // self.lanes), min(most, 4))
-        step = vectors * self.lanes
-        pixel = TO * step + VECTOR * self.lanes + LANE
+        pixel = start + TO * (vectors * self.lanes) + VECTOR * self.lanes + LANE
         within = Var("oi") * p.tile + ROW
         channel = PB * PANEL + within
         weight = Load(self.o.weights.name, (G, PB, DEPTH, within), F32)
 
         def finish(value: Load) -> Body:
             body = self.o.write((N, G * g.out_channels + channel, self.top() * g.out[1] + pixel), value)
-            if self.ragged(step):
+            if self.ragged(self.lanes):
                 body = (If(self.inside(pixel), body),)
             return (If(s.lt(channel, g.out_channels), body),) if g.out_channels % PANEL else body
 
+        patch = self.patch(pixel, self.lanes)
         ahead = self.ahead(PANEL)
-        tile = tile_product(
-            p.tile, vectors, self.lanes, self.depth, weight, self.patch(pixel, step), finish, ahead
-        )
-        return (loop("to", -(-self.pixels // step), loop("oi", PANEL // p.tile, tile)),)
+        tile = tile_product(p.tile, vectors, self.lanes, self.depth, weight, patch, finish, ahead)
+        return (loop("oi", PANEL // p.tile, tile),)
 
     def ahead(self, width: int) -> Body:
         if not self.p.prefetch:
