@@ -18,11 +18,12 @@ GROWTH = 1.25  # how much more there must be to learn from before the global mod
 
 
 class Learner:
-    """Rows are computed once. ToolError if xgboost is missing."""
+    """Rows are computed once. `prior` is a model of the same objective to begin with, fitted to other tasks.
+    ToolError if xgboost is missing."""
 
-    def __init__(self, objective: str = "rank", seed: int = 0):
+    def __init__(self, objective: str = "rank", seed: int = 0, prior: CostModel | None = None):
         self.objective, self.seed = objective, seed
-        self._global = CostModel(objective, seed=seed)
+        self._global = CostModel(objective, seed=seed, base=prior)
         self._learnt = 0
         self.tasks: list[TaskLearner] = []
 

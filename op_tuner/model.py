@@ -20,9 +20,8 @@ import numpy as np
 from ..errors import InputError, ToolError
 
 OBJECTIVES = ("rank", "regression")
-ROUNDS = 60
+DEPTH, ROUNDS = 3, 60
 PARAMETERS: dict[str, Any] = {
-    "max_depth": 3,
     "eta": 0.3,
     "gamma": 1e-4,
     "min_child_weight": 0.0,
@@ -41,18 +40,27 @@ LEAST = 2.0**-8  # relative speeds below are all alike
 class CostModel:
     """Scores of candidates: larger is faster, comparable within a task only.
 
-    `base` is the global model that this one adds to. ToolError if xgboost is missing.
+    `base` is the global model that this one adds to; `depth` and `rounds` are the trees'. ToolError if
+    xgboost is missing.
     """
 
     def __init__(
-        self, objective: str = "rank", *, seed: int = 0, threads: int = 1, base: CostModel | None = None
+        self,
+        objective: str = "rank",
+        *,
+        seed: int = 0,
+        threads: int = 1,
+        base: CostModel | None = None,
+        depth: int = DEPTH,
+        rounds: int = ROUNDS,
     ):
         if objective not in OBJECTIVES:
             raise InputError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
         self.objective, self.base = objective, base
         self._xgboost = _xgboost()
         self._seed = seed
-        self._parameters = {**PARAMETERS, "seed": seed, "nthread": threads}
+        self._parameters = {**PARAMETERS, "max_depth": depth, "seed": seed, "nthread": threads}
+        self._rounds = rounds
         self._trees: Any = None
 
     @property
@@ -71,7 +79,7 @@ class CostModel:
         if self.base is not None and self.base.trained:
             data.set_base_margin(self.base.predict(rows))
         loss = _RankLoss(speeds, groups, self._seed) if self.objective == "rank" else None
-        self._trees = self._xgboost.train(self._parameters, data, ROUNDS, obj=loss)
+        self._trees = self._xgboost.train(self._parameters, data, self._rounds, obj=loss)
 
     def predict(self, rows: np.ndarray) -> np.ndarray:
         """(n,) scores; zeros of a model that has learnt nothing."""
@@ -82,6 +90,22 @@ class CostModel:
         if self.base is not None and self.base.trained:
             data.set_base_margin(base)
         return np.asarray(self._trees.predict(data, output_margin=True), float)
+
+    def to_bytes(self) -> bytes:
+        """The trees alone, without `base`."""
+        return bytes(self._trees.save_raw("ubj"))
+
+    @staticmethod
+    def from_bytes(data: bytes, objective: str) -> CostModel:
+        """InputError if they are none."""
+        model = CostModel(objective)
+        trees = model._xgboost.Booster({"nthread": 1})
+        try:
+            trees.load_model(bytearray(data))
+        except model._xgboost.core.XGBoostError as error:
+            raise InputError(f"the model's trees cannot be read: {str(error).splitlines()[0]}") from None
+        model._trees = trees
+        return model
 
     def _matrix(self, rows: np.ndarray) -> Any:
         return self._xgboost.DMatrix(rows, nthread=self._parameters["nthread"])

@@ -1,0 +1,123 @@
+"""Pre-trained models: files, versions, what they are for, and how well they rank what they have not seen."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from burnish.compiler.ops.matmul import MatMul
+from burnish.compiler.target import get_target, host
+from burnish.errors import InputError
+from burnish.op_tuner import features, pretrained
+from burnish.op_tuner.learner import Learner
+from burnish.op_tuner.pretrained import (
+    About,
+    Samples,
+    fit,
+    hold_out,
+    load,
+    quality,
+    read_samples,
+    save,
+    shipped,
+)
+from burnish.op_tuner.space import Space
+
+from .tasks import op_task
+
+pytest.importorskip("xgboost")
+ABOUT = About(features.FEATURES, len(features.NAMES), "x86_64", 40, 2, ("a CPU",))
+
+
+def samples(n, origin="", count=40):
+    """The time is that of the first feature; the others are noise."""
+    rows = np.random.default_rng(n).random((count, len(features.NAMES)), np.float32)
+    return Samples(f"t{n}", origin or f"o{n}", rows, tuple(float(1 + r[0]) for r in rows))
+
+
+def test_a_file_holds_the_model(tmp_path):
+    path, model = tmp_path / "deep" / "x.model", fit([samples(0), samples(1)])
+    size = save(path, model, ABOUT)
+    again, about = load(path)
+    assert size == path.stat().st_size < 500_000 and about == ABOUT
+    rows = samples(2).rows
+    np.testing.assert_array_equal(again.predict(rows), model.predict(rows))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: d.replace(b'"features": ', b'"features": 9'), "for features of version 9"),
+        (
+            lambda d: d.replace(b'"format": 1', b'"format": 7'),
+            "expected a model of .*, format 1",
+        ),
+        (lambda d: b"something else", "expected a model"),
+        (lambda d: d[:-50], "the file is damaged"),
+        (lambda d: b"", "expected a model"),
+    ],
+)
+def test_files_that_are_of_no_use(tmp_path, change, says):
+    path = tmp_path / "x.model"
+    save(path, fit([samples(0)]), ABOUT)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(InputError, match=says):
+        load(path)
+
+
+def test_what_ships_is_found_or_its_absence_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path)
+    shipped.cache_clear()
+    model, says = shipped(host())
+    assert model is None and "there is no pre-trained model" in says
+    save(tmp_path / "x86_64.model", fit([samples(0)]), ABOUT)
+    shipped.cache_clear()
+    for target in (host(), get_target("x86-64-v4")):
+        model, says = shipped(target)
+        assert model is not None and says == "searching from a model of 40 measurements of 2 tasks on a CPU"
+    shipped.cache_clear()
+
+
+def test_nothing_to_learn_from():
+    with pytest.raises(InputError, match="no measurements to learn from"):
+        fit([])
+
+
+def test_hold_out_never_shows_an_operator(monkeypatch):
+    """Tasks of one operator are in one fold, and no model has seen the tasks that it ranks."""
+    seen = []
+    monkeypatch.setattr(pretrained, "fit", lambda rest, **_: seen.append(rest) or fit(rest))
+    given = [samples(n, origin=f"o{n % 4}") for n in range(8)]
+    found = hold_out(given, 3)
+    assert sorted(s.name for s, _ in found) == sorted(s.name for s in given) and len(seen) == 3
+    for rest in seen:
+        out = {s.origin for s in given} - {s.origin for s in rest}
+        assert out and len(rest) == sum(s.origin not in out for s in given)
+    for s, scores in found:
+        got = quality(s, scores)
+        assert got.pairs > 0.8 and got.first > 0.8 and got.eighth >= got.first
+
+
+def test_quality():
+    s = Samples("t", "o", np.zeros((4, 1)), (4.0, 2.0, None, 1.0))
+    best = quality(s, np.array([1.0, 2.0, 0.0, 3.0]), default=1)
+    assert (best.pairs, best.first, best.eighth, best.default) == (1.0, 1.0, 1.0, 0.5)
+    worst = quality(s, np.array([2.0, 1.0, 3.0, 0.0]))
+    assert (worst.pairs, worst.first) == (0.0, 0.0) and math.isnan(worst.default)
+    assert quality(s, np.zeros(4)).pairs == 0.5
+
+
+def test_a_search_begins_with_it():
+    """The scores of a task without measurements are the model's; measurements add to it."""
+    task = op_task(MatMul(), "f32[24,20]", "f32[20,32]")
+    space = Space(task)
+    points = [space.default(), *(space.draw(random.Random(n)) for n in range(6))]
+    points = list(dict.fromkeys(points))
+    own = read_samples(task, "t", {p: float(n + 1) for n, p in enumerate(points)})
+    prior = fit([own])
+    learner = Learner(prior=prior).task(task)
+    assert learner.ready() and not Learner().task(task).ready()
+    np.testing.assert_allclose(learner.scores(points), prior.predict(own.rows), rtol=1e-6)
+    for n, point in enumerate(points):
+        learner.tell(point, float(len(points) - n))
+    assert np.argmax(learner.scores(points)) != np.argmax(prior.predict(own.rows))
