@@ -23,7 +23,7 @@ from ..compiler.price import Price
 from ..compiler.target import Target
 from ..compiler.templates.registry import algorithms
 from ..errors import InputError
-from .hardware import this_hardware
+from .hardware import Hardware, this_hardware
 from .isolate import measure_isolated
 from .measure import NOISY, Measurement
 from .records import Record, Records
@@ -173,15 +173,17 @@ def _llvm() -> str:
     return ".".join(map(str, llvm.llvm_version_info))
 
 
-def record_of(task: KernelTask, result: Measurement, threads: int, cold: bool) -> Record:
-    """The record of a measurement on this machine."""
+def record_of(
+    task: KernelTask, result: Measurement, threads: int, cold: bool, hardware: Hardware | None = None
+) -> Record:
+    """The record of a measurement; on this machine, if no other is named."""
     return Record(
         task=task.digest,
         key=task.key,
         algorithm=task.algorithm,
         target=f"{task.target.name}/{task.target.cpu}",
         threads=threads,
-        hardware=this_hardware(),
+        hardware=hardware or this_hardware(),
         config=dict(result.config),
         cold=cold,
         seconds=None if result.error else result.seconds,

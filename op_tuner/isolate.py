@@ -1,30 +1,79 @@
-"""Measuring in a child process: whatever a candidate does, it ends as a recorded outcome.
+"""Measuring in child processes: whatever a candidate does, it ends as a recorded outcome.
 
-The child is forked, so that it needs no start-up and shares the operands; it dies with its parent.
+    build   one process a candidate, on the spare cores, while another candidate is measured
+    run     one at a time, alone on its cores: checks, warms up, repeats
+
+Where no core is spare, all are built first, several at once.
 """
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
-import json
-import os
-import resource
-import select
-import signal
-import sys
+import base64
+import math
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import deque
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ..compiler.build_kernel import Kernel
+from ..compiler.codegen.llvm import Step
 from ..compiler.kernel_task import Config, KernelTask
-from .measure import Measurement, Recorder, measure, require_runnable, touching
+from .child import Child, Ending, Send, memory_limit
+from .cores import Cores, divide, keeping_to
+from .hardware import this_hardware
+from .measure import SECONDS, Built, Measurement, Recorder, build, require_runnable, run, touching
 from .operands import operands
 from .records import tuples
 
-_NO_MEMORY = "the process was killed, as the system does when memory ends"
-_PR_SET_PDEATHSIG = 1
+TIME_LIMIT = 30.0  # seconds for one candidate, building and checking included
+MOST_BUILDERS = 8
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config to measure. What is clearly slower than `beat` seconds need not be measured well."""
+
+    task: KernelTask
+    config: Config
+    beat: float = math.inf
+
+
+class Local:
+    """Measures candidates on this machine.
+
+    memory   bytes that a candidate may take (default: half of what is there, at most 8 GiB)
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        *,
+        cold: bool = False,
+        seconds: float = SECONDS,
+        check: bool = True,
+        time_limit: float = TIME_LIMIT,
+        memory: int | None = None,
+    ):
+        self.threads, self.check, self.time_limit, self.memory = threads, check, time_limit, memory
+        self.options = {"threads": threads, "cold": cold, "seconds": seconds, "check": check}
+        self.hardware = this_hardware()
+        self.spans = Spans()
+
+    def __call__(
+        self, candidates: Sequence[Candidate], alone: bool = False
+    ) -> Generator[tuple[int, Measurement], None, None]:
+        """(position, measurement) of each, as they are done. With `alone` nothing is built meanwhile.
+
+        InputError if this CPU cannot run a task's target. Whoever stops listening ends what is under way.
+        """
+        for target in {c.task.target for c in candidates}:
+            require_runnable(target)
+            touching(target)
+        cores = divide(self.threads)
+        with keeping_to(cores.spare):
+            yield from _Batch(self, candidates, cores, alone or not cores.spare)
 
 
 def measure_isolated(
@@ -32,152 +81,175 @@ def measure_isolated(
     cfg: Config,
     *,
     threads: int,
-    time_limit: float = 30.0,
-    memory_limit: int = 8 << 30,
-    cores: Sequence[int] | None = None,
-    check: bool = True,
+    time_limit: float = TIME_LIMIT,
+    memory: int | None = None,
     **options: Any,
 ) -> Measurement:
-    """`measure` in a child that is killed after `time_limit` seconds, building included.
+    """`measure` in child processes that are killed after `time_limit` seconds, building included."""
+    measurer = Local(threads, time_limit=time_limit, memory=memory, **options)
+    return next(measurer([Candidate(task, cfg)]))[1]
 
-    `memory_limit` is what it may take in bytes, `cores` the CPUs that it is pinned to.
-    """
-    require_runnable(task.target)
-    operands(task, check)  # here, so that every candidate's child finds them
-    touching(task.target)
-    parent = os.getpid()
-    read_end, write_end = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
+
+class Spans:
+    """The time during which candidates were being built or run, however many at once."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float]] = []
+
+    def add(self, seconds: float) -> None:
+        """Until now."""
+        now = time.monotonic()
+        self._spans.append((now - seconds, now))
+
+    @property
+    def seconds(self) -> float:
+        total, end = 0.0, -math.inf
+        for first, last in sorted(self._spans):
+            total += max(0.0, last - max(first, end))
+            end = max(end, last)
+        return total
+
+
+@dataclass
+class _Job:
+    """One candidate on its way."""
+
+    position: int
+    candidate: Candidate
+    left: float  # seconds
+    config: dict[str, object] = field(default_factory=dict)
+    built: Built | None = None
+    building: float = 0.0
+
+
+class _Batch:
+    def __init__(self, measurer: Local, candidates: Sequence[Candidate], cores: Cores, in_turn: bool):
+        self.measurer, self.cores, self.in_turn = measurer, cores, in_turn
+        self.builders = min(MOST_BUILDERS, len(cores.spare or cores.measuring))
+        self.waiting = deque(_Job(n, c, measurer.time_limit) for n, c in enumerate(candidates))
+        self.built: deque[_Job] = deque()
+        self.building: list[tuple[Child, _Job]] = []
+        self.running: list[tuple[Child, _Job]] = []
+
+    def __iter__(self) -> Generator[tuple[int, Measurement], None, None]:
         try:
-            os.close(read_end)
-            _silence()
-            _confine(parent, memory_limit, cores)
-            _child(write_end, task, cfg, {"threads": threads, "check": check, **options})
+            while self.waiting or self.built or self.building or self.running:
+                self._start()
+                Child.wait([child for child, _ in self.building + self.running])
+                yield from self._collect()
         finally:
-            os._exit(0)
-    os.close(write_end)
-    try:
-        data, late = _receive(pid, read_end, time.monotonic() + time_limit)
-    finally:
-        os.close(read_end)
-        _kill(pid)
-        _, status = os.waitpid(pid, 0)
-    return _outcome(data, late, status, time_limit)
+            for child, _ in self.building + self.running:
+                child.end()
+
+    def _start(self) -> None:
+        while self.waiting and len(self.building) < self.builders and not (self.in_turn and self.running):
+            job = self.waiting.popleft()
+            self.building.append((self._child(job, _building(job), self.cores.spare), job))
+            operands(
+                job.candidate.task, self.measurer.check
+            )  # here, so that the child that runs it finds them
+        if self.built and not self.running and not (self.in_turn and (self.waiting or self.building)):
+            job = self.built.popleft()
+            assert job.built is not None
+            act = _running(job.candidate, job.built, self.measurer.options)
+            self.running.append((self._child(job, act, self.cores.measuring), job))
+
+    def _child(self, job: _Job, act: Any, cpus: frozenset[int]) -> Child:
+        memory = self.measurer.memory or memory_limit()
+        return Child(act, seconds=job.left, memory=memory, cpus=cpus)
+
+    def _collect(self) -> Generator[tuple[int, Measurement], None, None]:
+        for entry in [e for e in self.building if e[0].over()]:
+            self.building.remove(entry)
+            child, job = entry
+            ending = child.end()
+            result = self._heard(job, ending)
+            job.building = self._took(ending)
+            job.left -= ending.seconds
+            if isinstance(result, Built):
+                job.built = result
+                self.built.append(job)
+            else:
+                yield job.position, replace(result, building=job.building)
+        for child, job in [e for e in self.running if e[0].over()]:
+            self.running.clear()
+            ending = child.end()
+            result = self._heard(job, ending)
+            assert isinstance(result, Measurement)
+            yield job.position, replace(result, building=job.building, running=self._took(ending))
+
+    def _took(self, ending: Ending) -> float:
+        """Seconds that the candidate took; without those that its process did, where it says so."""
+        said = [m["seconds"] for m in ending.messages if isinstance(m, dict) and "seconds" in m]
+        seconds = float(said[-1]) if said else ending.seconds
+        self.measurer.spans.add(seconds)
+        return seconds
+
+    def _heard(self, job: _Job, ending: Ending) -> Built | Measurement:
+        with suppress(TypeError, ValueError, KeyError):  # a process whose memory was spoilt may say anything
+            for message in ending.messages:
+                if isinstance(message, list):
+                    job.config[str(message[0])] = tuples(message[1])
+                elif isinstance(message, dict) and "built" in message:
+                    return _built(message["built"], job.config)
+                elif isinstance(message, dict):
+                    return Measurement(**{**message["measured"], "config": job.config})
+        return Measurement.failed(ending.error, ending.detail, job.config)
 
 
-def _silence() -> None:
-    """What dying code prints belongs to no terminal; how it died is told by its status."""
-    faulthandler.disable()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
+def _building(job: _Job) -> Any:
+    task, config = job.candidate.task, job.candidate.config
+
+    def act(send: Send) -> None:
+        started = time.monotonic()
+        asked = _Telling(config, send)
+        try:
+            result = build(task, asked)
+        except MemoryError as error:
+            result = Measurement.failed("memory", str(error))
+        message = {"built": _plain(result)} if isinstance(result, Built) else {"measured": asdict(result)}
+        send({**message, "seconds": time.monotonic() - started})
+
+    return act
 
 
-def _confine(parent: int, memory_limit: int, cores: Sequence[int] | None) -> None:
-    os.setpgid(0, 0)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this child
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    limit = _data_bytes() + memory_limit
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
-    if cores is not None:
-        os.sched_setaffinity(0, cores)
+def _running(candidate: Candidate, built: Built, options: dict[str, Any]) -> Any:
+    def act(send: Send) -> None:
+        started = time.monotonic()
+        try:
+            result = run(candidate.task, built, beat=candidate.beat, **options)
+        except MemoryError as error:
+            result = Measurement.failed("memory", str(error))
+        except Exception as error:
+            result = Measurement.failed("build", f"{type(error).__name__}: {error}")
+        send({"measured": {**asdict(result), "config": None}, "seconds": time.monotonic() - started})
 
-
-def _data_bytes() -> int:
-    """Private writable memory that this process has already, as RLIMIT_DATA counts it."""
-    try:
-        with open("/proc/self/status") as f:
-            return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmData"))
-    except (OSError, StopIteration):
-        return 0
-
-
-def _child(stream: int, task: KernelTask, cfg: Config, options: dict[str, Any]) -> None:
-    """Sends the answers as they are given, so that a crash can be put down to them; then the result."""
-    asked = _Telling(cfg, stream)
-    try:
-        result = measure(task, asked, **options)
-    except MemoryError as error:
-        result = Measurement.failed("memory", str(error), asked.chosen)
-    except Exception as error:
-        result = Measurement.failed("build", f"{type(error).__name__}: {error}", asked.chosen)
-    _send(stream, asdict(result))
+    return act
 
 
 class _Telling(Recorder):
-    """Tells every answer to the parent as it is given."""
+    """Tells every answer as it is given, so that a crash can be put down to them."""
 
-    def __init__(self, config: Config, stream: int):
+    def __init__(self, config: Config, send: Send):
         super().__init__(config)
-        self._stream = stream
+        self._send = send
 
     def choose(self, knob, options, default):  # type: ignore[no-untyped-def]
         answer = super().choose(knob, options, default)
-        _send(self._stream, [knob, self.chosen[knob]])
+        self._send([knob, self.chosen[knob]])
         return answer
 
 
-def _send(stream: int, message: object) -> None:
-    view = memoryview(json.dumps(message).encode() + b"\n")
-    while view:
-        view = view[os.write(stream, view) :]
+def _plain(built: Built) -> dict[str, Any]:
+    kernel = asdict(built.kernel)
+    return {
+        "kernel": {**kernel, "object": base64.b64encode(built.kernel.object).decode()},
+        "sizes": built.sizes,
+    }
 
 
-def _receive(pid: int, stream: int, deadline: float) -> tuple[bytes, bool]:
-    """All that the child sent until it ended; whether it was too late for more.
-
-    Another child, forked meanwhile, may hold this pipe open: so the child itself is looked at as well.
-    """
-    data, ended = b"", False
-    while (left := deadline - time.monotonic()) > 0:
-        if select.select([stream], [], [], 0 if ended else min(left, 0.1))[0]:
-            part = os.read(stream, 1 << 16)
-            if not part:
-                return data, False
-            data += part
-        elif ended:
-            return data, False
-        else:
-            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    return data, True
-
-
-def _kill(pid: int) -> None:
-    """The child and what it started; none of them may be left."""
-    for kill, number in ((os.killpg, pid), (os.kill, pid)):
-        try:
-            kill(number, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-
-
-def _outcome(data: bytes, late: bool, status: int, time_limit: float) -> Measurement:
-    config: dict[str, object] = {}
-    for line in data.split(b"\n")[:-1]:
-        try:
-            message = json.loads(line)
-            if isinstance(message, dict):
-                return Measurement(
-                    **{**message, "config": {k: tuples(v) for k, v in message["config"].items()}}
-                )
-            config[str(message[0])] = tuples(message[1])
-        except (ValueError, TypeError, KeyError, IndexError):
-            break  # what a process writes whose memory a candidate has spoilt
-    if late:
-        return Measurement.failed("timeout", f"more than {time_limit:g} s", config)
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number == signal.SIGKILL:
-            return Measurement.failed("memory", _NO_MEMORY, config)
-        return Measurement.failed("crash", signal.Signals(number).name, config)
-    return Measurement.failed(
-        "exit", f"the process ended with code {os.waitstatus_to_exitcode(status)}", config
-    )
+def _built(data: dict[str, Any], config: dict[str, object]) -> Built:
+    k = data["kernel"]
+    steps = tuple(Step(**step) for step in k["steps"])
+    kernel = Kernel(k["name"], base64.b64decode(k["object"]), steps, tuple(k["temps"]), k["gang"])
+    return Built(kernel, tuple(data["sizes"]), config)

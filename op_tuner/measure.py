@@ -9,6 +9,7 @@ network. The outputs are checked.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,10 @@ from .records import plain
 
 T = TypeVar("T")
 COLD_BYTES = 64 << 20
+SECONDS = 0.05  # of a kernel's own time that a measurement takes, about
 LEAST_RUNS, MOST_RUNS = 5, 2000
+FEW_RUNS = 3  # of a candidate whose fastest run takes LOSES times what is to be beaten
+LOSES = 1.3
 QUIET = 0.005  # spread over the root of the runs at which nothing more is to be learnt
 NOISY = 0.15
 PATIENCE = 3  # times `seconds` for what is not quiet
@@ -58,6 +62,8 @@ class Measurement:
     error: str | None = None
     detail: str = ""
     config: Mapping[str, object] = field(default_factory=dict)
+    building: float = 0.0  # seconds, in a child process
+    running: float = 0.0  # seconds, checking included
 
     @property
     def noisy(self) -> bool:
@@ -86,12 +92,21 @@ class Recorder:
         self._config.require(condition, reason)
 
 
+@dataclass(frozen=True)
+class Built:
+    """A candidate's machine code. `sizes` are the bytes of its parameters."""
+
+    kernel: Kernel
+    sizes: tuple[int, ...]
+    config: Mapping[str, object]
+
+
 def measure(
     task: KernelTask,
     cfg: Config,
     *,
     threads: int,
-    seconds: float = 0.05,
+    seconds: float = SECONDS,
     check: bool = True,
     cold: bool = False,
 ) -> Measurement:
@@ -101,7 +116,14 @@ def measure(
     this CPU cannot run the task's target.
     """
     require_runnable(task.target)
-    asked = Recorder(cfg)
+    built = build(task, Recorder(cfg))
+    if isinstance(built, Measurement):
+        return built
+    return run(task, built, threads=threads, seconds=seconds, check=check, cold=cold)
+
+
+def build(task: KernelTask, asked: Recorder) -> Built | Measurement:
+    """The machine code of a candidate, or what is wrong with it."""
     try:
         program = lower(replace(task, name=f"{task.name}_{task.digest[:8]}"), asked)
         kernel = assemble(program, task.target)
@@ -111,22 +133,36 @@ def measure(
         return Measurement.failed("memory", str(error), asked.chosen)
     except Exception as error:  # whatever a template does with an odd config is the candidate's failure
         return Measurement.failed("build", f"{type(error).__name__}: {error}", asked.chosen)
+    return Built(kernel, tuple(b.nbytes for b in program.params), asked.chosen)
+
+
+def run(
+    task: KernelTask,
+    built: Built,
+    *,
+    threads: int,
+    seconds: float = SECONDS,
+    check: bool = True,
+    cold: bool = False,
+    beat: float = math.inf,
+) -> Measurement:
+    """Checks and times a candidate. One that is clearly slower than `beat` seconds is not run often."""
     given = operands(task, check)
     try:
-        runner = _Runner(task.target, kernel, program, given, threads, cold)
+        runner = _Runner(task.target, built, given, threads, cold)
     except (MemoryError, RunError) as error:
-        return Measurement.failed("memory", str(error), asked.chosen)
+        return Measurement.failed("memory", str(error), built.config)
     try:
         wrong = runner.first(given)
-        times = [] if wrong else _repeat(runner.once, seconds)
+        times = [] if wrong else _repeat(runner.once, seconds, beat)
         wrong = wrong or runner.changed()
     except RunError as error:
-        return Measurement.failed("run", str(error), asked.chosen)
+        return Measurement.failed("run", str(error), built.config)
     if wrong:
-        return Measurement.failed("wrong", wrong, asked.chosen)
+        return Measurement.failed("wrong", wrong, built.config)
     low, median, high = np.percentile(times, (25, 50, 75))
     return Measurement(
-        float(median), float((high - low) / max(median, 1e-12)), len(times), config=asked.chosen
+        float(median), float((high - low) / max(median, 1e-12)), len(times), config=built.config
     )
 
 
@@ -139,9 +175,9 @@ def require_runnable(target: Target) -> None:
         raise InputError(f"target {target.name}: this machine lacks {what}; measure on one that has it")
 
 
-def _repeat(run: Callable[[], float], seconds: float) -> list[float]:
+def _repeat(run: Callable[[], float], seconds: float, beat: float = math.inf) -> list[float]:
     """Times of single runs until they add up to `seconds`, or take a few times as long with what stands
-    between them, and the spread is small; or until patience ends."""
+    between them, and the spread is small; or until patience ends, or `beat` is out of reach."""
     times: list[float] = []
     spent = 0.0
     started = time.perf_counter()
@@ -149,7 +185,7 @@ def _repeat(run: Callable[[], float], seconds: float) -> list[float]:
         times.append(run())
         spent += times[-1]
         used = max(spent, (time.perf_counter() - started) / AROUND) / seconds
-        if used > PATIENCE and len(times) >= 3:
+        if len(times) >= FEW_RUNS and (used > PATIENCE or min(times) > LOSES * beat):
             break
         if used > 1 and len(times) >= LEAST_RUNS:
             low, median, high = np.percentile(times, (25, 50, 75))
@@ -161,11 +197,9 @@ def _repeat(run: Callable[[], float], seconds: float) -> list[float]:
 class _Runner:
     """The kernel between its operands in a module of its own."""
 
-    def __init__(
-        self, target: Target, kernel: Kernel, program: Program, given: Operands, threads: int, cold: bool
-    ):
-        plan, weights = _plan(target, kernel, program, given, threads, cold)
-        code = LoadedCode([kernel.object, touching(target).object], target)
+    def __init__(self, target: Target, built: Built, given: Operands, threads: int, cold: bool):
+        plan, weights = _plan(target, built, given, threads, cold)
+        code = LoadedCode([built.kernel.object, touching(target).object], target)
         addresses = [code.address(symbol) for symbol in plan.kernels]
         self.context = binding.module_from_memory(encode(plan), addresses, weights, code).context(threads)
         for n, array in enumerate(given.arrays):
@@ -194,16 +228,15 @@ class _Runner:
         return "" if same else "the outputs differ from run to run"
 
 
-def _plan(
-    target: Target, kernel: Kernel, program: Program, given: Operands, threads: int, cold: bool
-) -> tuple[Plan, np.ndarray]:
+def _plan(target: Target, built: Built, given: Operands, threads: int, cold: bool) -> tuple[Plan, np.ndarray]:
     """One step or more to touch memory, without a node's name, then the kernel's."""
+    kernel = built.kernel
     arena, weights = _Space(), _Space()
     inputs: list[PlanIO] = []
     args: list[BufferRef] = []
-    for n, (array, buffer) in enumerate(zip(given.arrays, program.params)):
-        if array.nbytes != buffer.nbytes:
-            raise InternalError(f"{program.name}: operand {n} has {array.nbytes} bytes, not {buffer.nbytes}")
+    for n, (array, size) in enumerate(zip(given.arrays, built.sizes)):
+        if array.nbytes != size:
+            raise InternalError(f"{kernel.name}: operand {n} has {array.nbytes} bytes, not {size}")
         if n in given.weights:
             args.append(BufferRef.weights(weights.take(array.nbytes), array.nbytes))
         else:
@@ -220,7 +253,7 @@ def _plan(
         if step.tasks:
             steps.append(
                 KernelCall(
-                    *(step.symbol, program.name, tuple(args), writes),
+                    *(step.symbol, kernel.name, tuple(args), writes),
                     *(step.tasks, kernel.gang, step.scratch),
                 )
             )
@@ -229,7 +262,7 @@ def _plan(
         raw = given.arrays[n].reshape(-1).view(np.uint8)
         data[args[n].offset : args[n].end] = raw
     plan = Plan(
-        *(program.name, target.name, target.features, tuple(inputs), results),
+        *(kernel.name, target.name, target.features, tuple(inputs), results),
         *(arena.size, data.nbytes, tuple(steps)),
     )
     return plan, data

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import InputError
 from .costs import made_by, record_of
-from .hardware import this_hardware
-from .isolate import measure_isolated
+from .hardware import Hardware
+from .isolate import Candidate, Local, Spans
 from .learner import Learner
-from .measure import Measurement
+from .measure import SECONDS, Measurement
 from .model import OBJECTIVES
 from .records import Records
 from .search import Annealing, Genetic, Random, Strategy
@@ -32,7 +34,32 @@ SEARCHING = 0.9  # share of a time budget; the rest is for confirming
 TIME_LIMIT = 20.0  # seconds for one candidate, building and checking included
 
 Progress = Callable[[str, int, int], None]
-Measure = Callable[..., Measurement]
+
+
+class Measurer(Protocol):
+    """Measures candidates, in this process's children (`isolate.Local`) or on other machines.
+
+    hardware   that the times are of
+    spans      when candidates were being built or run
+    """
+
+    hardware: Hardware
+    spans: Spans
+
+    def __call__(
+        self, candidates: Sequence[Candidate], alone: bool = False
+    ) -> Generator[tuple[int, Measurement], None, None]:
+        """(position, measurement) of each in the order in which they end; `alone` is slower and precise."""
+
+
+@dataclass
+class Spent:
+    """Seconds that a tuning took. Building and running overlap; `overhead` is what was neither."""
+
+    whole: float = 0.0
+    building: float = 0.0
+    running: float = 0.0
+    overhead: float = 0.0
 
 
 @dataclass
@@ -114,9 +141,9 @@ class Tuner:
         strategy: str = "annealing",
         objective: str = "rank",
         seed: int = 0,
-        seconds: float = 0.05,
+        seconds: float = SECONDS,
         time_limit: float = TIME_LIMIT,
-        measure: Measure = measure_isolated,
+        measure: Measurer | None = None,
         progress: Progress | None = None,
     ):
         if strategy not in STRATEGIES:
@@ -124,8 +151,10 @@ class Tuner:
         if objective not in OBJECTIVES:
             raise InputError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
         self.records, self.threads, self.cold = records, threads, cold
-        self.seconds, self.time_limit, self.measure, self.progress = seconds, time_limit, measure, progress
+        self.measure = measure or Local(threads, cold=cold, seconds=seconds, time_limit=time_limit)
+        self.progress = progress
         self.measured = 0
+        self.spent = Spent()
         self.interrupted = False
         learner = Learner(objective, seed) if strategy == "annealing" else None
         self._limit: int | None = None
@@ -141,7 +170,7 @@ class Tuner:
         else:
             strategy = {"genetic": Genetic, "random": Random}[name](space, seed)
         found = TunedTask(task, count, space, strategy, space.default())
-        machine, here = this_hardware(), made_by()
+        machine, here = self.measure.hardware, made_by()
         for r in self.records.of(task):
             if r.hardware == machine and r.cold == self.cold and r.made_by == here:
                 found.learn(tuple(r.config.items()), r.seconds)
@@ -164,16 +193,20 @@ class Tuner:
         if trials is None and budget is None:
             raise InputError("how long? give a number of trials or a budget of seconds")
         self._limit, self._budget, self._started = trials, budget, time.monotonic()
+        busy = self.measure.spans.seconds
         try:
             self._search()
             self._confirm()
         except KeyboardInterrupt:
             self.interrupted = True
+        finally:
+            whole = time.monotonic() - self._started
+            self.spent.whole += whole
+            self.spent.overhead += max(0.0, whole - (self.measure.spans.seconds - busy))
 
     def _search(self) -> None:
-        for found in self.tasks:
-            if not found.times and found.default not in found.failed and not self._over(SEARCHING):
-                self._try(found, found.default)
+        new = [t for t in self.tasks if not t.times and t.default not in t.failed]
+        self._try([(found, found.default) for found in new])
         while not self._over(SEARCHING):
             open_tasks = [t for t in self.tasks if not t.exhausted and t.gain() > 0]
             if not open_tasks:
@@ -182,10 +215,7 @@ class Tuner:
             left = BATCH if self._limit is None else self._limit - self.measured
             points = best.strategy.propose(min(BATCH, left))
             best.exhausted = not points
-            for point in points:
-                if self._over(SEARCHING):
-                    return
-                self._try(best, point)
+            self._try([(best, point) for point in points])
 
     def _over(self, share: float = 1.0) -> bool:
         if self._limit is not None and self.measured >= self._limit:
@@ -203,29 +233,40 @@ class Tuner:
                 doubted = [p for p in doubted if p not in found.failed]
                 if not doubted:
                     break
-                for point in doubted:
-                    self._measure(found, point)
-                self._tell(f"confirming {found.task.name}")
+                for _ in self._measure([(found, point) for point in doubted], alone=True):
+                    self._tell(f"confirming {found.task.name}")
 
-    def _try(self, found: TunedTask, point: Point) -> None:
-        self._measure(found, point)
-        self.measured += 1
-        was = "" if found.best == found.default else f" (default {_micro(found.before)})"
-        whole = f"{1e3 * self.after:.3f} ms" if self.after < float("inf") else "not yet known"
-        self._tell(f"{found.task.name}: {_micro(found.after)}{was}, network {whole}")
+    def _try(self, wanted: Sequence[tuple[TunedTask, Point]]) -> None:
+        """Until trials or time are over."""
+        if self._limit is not None:
+            wanted = wanted[: self._limit - self.measured]
+        if self._over(SEARCHING):
+            return
+        for found in self._measure(wanted):
+            self.measured += 1
+            was = "" if found.best == found.default else f" (default {_micro(found.before)})"
+            whole = f"{1e3 * self.after:.3f} ms" if self.after < float("inf") else "not yet known"
+            self._tell(f"{found.task.name}: {_micro(found.after)}{was}, network {whole}")
+            if self._over(SEARCHING):
+                return
 
-    def _measure(self, found: TunedTask, point: Point) -> None:
-        result = self.measure(
-            found.task,
-            Space.config(point),
-            threads=self.threads,
-            seconds=self.seconds,
-            cold=self.cold,
-            time_limit=self.time_limit,
-        )
-        record = record_of(found.task, result, self.threads, self.cold)
-        self.records.add(record)
-        found.learn(point, record.seconds)
+    def _measure(self, wanted: Sequence[tuple[TunedTask, Point]], alone: bool = False) -> Iterator[TunedTask]:
+        """The tasks, as soon as the record of each is kept."""
+        candidates = [
+            Candidate(found.task, Space.config(point), float("inf") if alone else found.after)
+            for found, point in wanted
+        ]
+        with closing(self.measure(candidates, alone)) as results:
+            for n, result in results:
+                found, point = wanted[n]
+                if result.error:  # a crash tells only of the answers before it
+                    result = replace(result, config=dict(point))
+                record = record_of(found.task, result, self.threads, self.cold, self.measure.hardware)
+                self.records.add(record)
+                self.spent.building += result.building
+                self.spent.running += result.running
+                found.learn(point, record.seconds)
+                yield found
 
     def _tell(self, text: str) -> None:
         if self.progress is None:

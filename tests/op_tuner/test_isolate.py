@@ -28,9 +28,7 @@ def no_child_is_left():
 
 
 def test_a_good_candidate():
-    found = measure_isolated(
-        double(), FixedConfig({"lanes": 4}), cores=[min(os.sched_getaffinity(0))], **QUICK
-    )
+    found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
     assert found.error is None and found.runs >= 3 and 0 < found.seconds < 0.01
     assert found.config["lanes"] == 4
 
@@ -48,7 +46,7 @@ def test_a_good_candidate():
     ],
 )
 def test_planted_failures(act, error, detail):
-    limits = {"time_limit": 0.5 if act is hang else 20, "memory_limit": 1 << 30}
+    limits = {"time_limit": 0.5 if act is hang else 20, "memory": 1 << 30}
     found = measure_isolated(double(), Doing(act), **limits, **QUICK)
     assert found.error == error and detail in found.detail
     assert found.seconds == float("inf") and "lanes" in found.config, "answers given before are known"

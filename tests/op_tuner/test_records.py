@@ -156,17 +156,18 @@ def test_merge_takes_each_record_once(tmp_path):
         merge(out, [tmp_path / "none.jsonl"])
 
 
-def test_killed_at_random_moments_nothing_acknowledged_is_lost(tmp_path):
+def test_killed_at_200_random_moments_nothing_acknowledged_is_lost(tmp_path):
     path = tmp_path / "r.jsonl"
     chance = random.Random(5)
-    line = record(key="long " * 400).line + "\n"
+    base = record(key="long " * 400)
     acknowledged: set[int] = set()
-    for turn in range(30):
+    found: set[int] = set()
+    at = 0
+    for turn in range(200):
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
-                base = parse_record(line, "here")
                 for n in range(turn * 100_000, (turn + 1) * 100_000):
                     append(path, [replace(base, runs=n)])
                     os.write(writing, n.to_bytes(8, "little"))
@@ -179,6 +180,8 @@ def test_killed_at_random_moments_nothing_acknowledged_is_lost(tmp_path):
         with os.fdopen(reading, "rb") as stream:
             told = stream.read()
         acknowledged |= {int.from_bytes(told[i : i + 8], "little") for i in range(0, len(told) // 8 * 8, 8)}
-        found = {r.runs for r in read(path)[0]}
+        records, at = read(path, at)
+        found |= {r.runs for r in records}
         assert acknowledged <= found
-    assert len(acknowledged) > 30
+    assert len(acknowledged) > 200
+    assert {r.runs for r in read(path)[0]} == found

@@ -6,6 +6,8 @@ import pytest
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.templates import registry
 from burnish.errors import InputError
+from burnish.op_tuner.hardware import this_hardware
+from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
 from burnish.op_tuner.records import Records, plain
 from burnish.op_tuner.tuner import CONFIRMED, STRATEGIES, Tuner
@@ -28,8 +30,13 @@ class Measurer:
     def __init__(self, wrong=(), lucky=None, scale=None, stop_after=None):
         self.wrong, self.lucky, self.scale = wrong, dict(lucky or {}), scale or {}
         self.stop_after, self.seen = stop_after, []
+        self.hardware, self.spans = this_hardware(), Spans()
 
-    def __call__(self, task, cfg, **options):
+    def __call__(self, candidates, alone=False):
+        for n, candidate in enumerate(candidates):
+            yield n, self.measure(candidate.task, candidate.config)
+
+    def measure(self, task, cfg):
         if len(self.seen) == self.stop_after:
             raise KeyboardInterrupt
         x, y = Questions().params(task, cfg)
@@ -90,8 +97,8 @@ def test_configs_that_win_are_measured_again(tasks, records):
 
 def test_the_result_is_never_worse_than_the_default(tasks, records, monkeypatch):
     class Worse(Measurer):
-        def __call__(self, task, cfg, **options):
-            result = super().__call__(task, cfg, **options)
+        def measure(self, task, cfg):
+            result = super().measure(task, cfg)
             seen = [p for _, p in self.seen].count(self.seen[-1][1])
             default = self.seen[-1][1] == (1, 1)
             return replace(result, seconds=2.0 if default else 1.0 if seen == 1 else 3.0)
@@ -155,9 +162,9 @@ def test_a_budget_ends_it(tasks, records, monkeypatch):
     clock = [0.0]
 
     class Slow(Measurer):
-        def __call__(self, task, cfg, **options):
+        def measure(self, task, cfg):
             clock[0] += 1
-            return super().__call__(task, cfg, **options)
+            return super().measure(task, cfg)
 
     monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
     told = []

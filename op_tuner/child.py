@@ -1,0 +1,193 @@
+"""A child process for code that may do anything: it is confined, heard, and ended, and never left behind.
+
+It is forked, so that it needs no start-up and shares its parent's memory; it dies with its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cores import pin
+
+Send = Callable[[object], None]
+NEARLY = 0.8  # share of its memory with which a crash is put down to the lack of more
+LARGEST = 8 << 30  # bytes that a child may take where the machine has them twice
+_NO_MEMORY = "the process was killed, as the system does when memory ends"
+_PR_SET_PDEATHSIG = 1
+_LISTEN = 0.1  # seconds
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a child sent, and how it ended: crash, memory, exit (of itself) or timeout."""
+
+    messages: list[object]
+    error: str
+    detail: str
+    seconds: float  # from its start to its end
+
+
+class Child:
+    """Does `act(send)` in a process of its own, for `seconds` at most; what is sent must be JSON.
+
+    memory   bytes that it may take beyond what this process has
+    cpus     where it may run
+    """
+
+    def __init__(
+        self, act: Callable[[Send], None], *, seconds: float, memory: int, cpus: Collection[int] = ()
+    ):
+        self.limit = self._left = seconds
+        self._enough = _resident_bytes() + NEARLY * memory
+        self._started = self._seen = time.monotonic()
+        self._data, self._ended = b"", False
+        parent = os.getpid()
+        self._stream, stream = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._stream)
+                gc.disable()  # what the parent has would be copied page by page
+                _silence()
+                _confine(parent, memory, cpus)
+                act(lambda message: _send(stream, message))
+            finally:
+                os._exit(0)
+        os.close(stream)
+
+    def over(self) -> bool:
+        """Whether it ended, or its time is over; takes what it has sent.
+
+        Times at which this process was stopped do not count. Another child, forked meanwhile, may hold this
+        one's pipe open: so the child itself is looked at as well.
+        """
+        now = time.monotonic()
+        self._left -= min(now - self._seen, 2 * _LISTEN)
+        self._seen = now
+        ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        while select.select([self._stream], [], [], 0)[0]:
+            part = os.read(self._stream, 1 << 20)
+            if not part:
+                self._ended = True
+                break
+            self._data += part
+        self._ended = self._ended or ended
+        return self._ended or self._left <= 0
+
+    def end(self) -> Ending:
+        """Nothing of it is left when this returns."""
+        seconds = time.monotonic() - self._started
+        os.close(self._stream)
+        _kill(self._pid)
+        _, status, usage = os.wait4(self._pid, 0)
+        error, detail = self._how(status, usage.ru_maxrss << 10)
+        return Ending(_messages(self._data), error, detail, seconds)
+
+    def _how(self, status: int, most: int) -> tuple[str, str]:
+        if not self._ended and self._left <= 0:
+            return "timeout", f"more than {self.limit:g} s"
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            if number == signal.SIGKILL:
+                return "memory", _NO_MEMORY
+            name = signal.Signals(number).name
+            return ("memory", f"{name} with {most >> 20} MiB") if most > self._enough else ("crash", name)
+        code = os.waitstatus_to_exitcode(status)
+        return "exit", f"the process ended with code {code}"
+
+    @staticmethod
+    def wait(children: Sequence[Child]) -> None:
+        """Until one of them says something or ends, or a tenth of a second is over."""
+        select.select([c._stream for c in children if not c._ended], [], [], _LISTEN)
+
+
+def memory_limit() -> int:
+    """Half of what the system can give, and no more than `LARGEST`."""
+    free = _kilobytes("/proc/meminfo", "MemAvailable") << 10 or 2 * LARGEST
+    group = Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError):  # no group, or no limit of its own
+        most, now = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, most - now)
+    return min(LARGEST, max(0, free) // 2)
+
+
+def _silence() -> None:
+    """What dying code prints belongs to no terminal; how it died is told by its status."""
+    faulthandler.disable()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+
+
+def _confine(parent: int, memory: int, cpus: Collection[int]) -> None:
+    os.setpgid(0, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this child
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit = _data_bytes() + memory
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends all the same, this one goes
+    pin(cpus)
+
+
+def _data_bytes() -> int:
+    """Private writable memory that this process has already, as RLIMIT_DATA counts it."""
+    return _kilobytes("/proc/self/status", "VmData") << 10
+
+
+def _resident_bytes() -> int:
+    return _kilobytes("/proc/self/status", "VmRSS") << 10
+
+
+def _kilobytes(file: str, name: str) -> int:
+    """A number of a file of the system; 0 where it does not say."""
+    try:
+        with open(file) as f:
+            return next(int(line.split()[1]) for line in f if line.startswith(name))
+    except (OSError, StopIteration):
+        return 0
+
+
+def _send(stream: int, message: object) -> None:
+    view = memoryview(json.dumps(message).encode() + b"\n")
+    while view:
+        view = view[os.write(stream, view) :]
+
+
+def _messages(data: bytes) -> list[object]:
+    """Up to what is none: a process may write anything whose memory was spoilt."""
+    found: list[object] = []
+    for line in data.split(b"\n")[:-1]:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
+
+
+def _kill(pid: int) -> None:
+    """The child and what it started; none of them may be left."""
+    for kill, number in ((os.killpg, pid), (os.kill, pid)):
+        with suppress(ProcessLookupError, PermissionError):
+            kill(number, signal.SIGKILL)

@@ -1,0 +1,70 @@
+"""Which cores measure, which are left for everything else, and how processes keep to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+_CAN_PIN = hasattr(os, "sched_setaffinity")
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Logical CPUs. The spare ones share no core with those that measure; there may be none."""
+
+    measuring: frozenset[int]
+    spare: frozenset[int]
+
+
+def divide(threads: int) -> Cores:
+    """One CPU of each of as many cores as there are threads, the last cores first, since the first one serves
+    interrupts; every CPU where there are too few."""
+    allowed = os.sched_getaffinity(0) if _CAN_PIN else set(range(os.cpu_count() or 1))
+    groups = sorted({frozenset(_siblings(cpu) & allowed) for cpu in allowed}, key=min)
+    if threads > len(groups):
+        return Cores(frozenset(allowed), frozenset())
+    split = len(groups) - threads
+    spare = frozenset(cpu for group in groups[:split] for cpu in group)
+    return Cores(frozenset(min(group) for group in groups[split:]), spare)
+
+
+def _siblings(cpu: int) -> set[int]:
+    """The CPUs of one core; itself where the system does not say."""
+    try:
+        parts = Path(_TOPOLOGY.format(cpu)).read_text().strip().split(",")
+        ends = [[int(n) for n in part.split("-")] for part in parts]
+    except (OSError, ValueError):
+        return {cpu}
+    return {cpu, *(n for end in ends for n in range(end[0], end[-1] + 1))}
+
+
+def pin(cpus: Collection[int], thread: int = 0) -> None:
+    """This thread, or another of this process, and what it starts from now on run there only. Nothing happens
+    where the system cannot do that."""
+    if _CAN_PIN and cpus:
+        with suppress(OSError):
+            os.sched_setaffinity(thread, cpus)
+
+
+@contextmanager
+def keeping_to(cpus: Collection[int]) -> Iterator[None]:
+    """All threads of this process keep to these CPUs, if any, and return to their own afterwards."""
+    before = {thread: os.sched_getaffinity(thread) for thread in _threads()} if _CAN_PIN and cpus else {}
+    for thread in before:
+        pin(cpus, thread)
+    try:
+        yield
+    finally:
+        for thread in _threads() if before else ():
+            pin(before.get(thread, before[os.getpid()]), thread)
+
+
+def _threads() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/task")]
+    except OSError:
+        return [os.getpid()]

@@ -1,0 +1,161 @@
+"""A tuner among candidates that do what none should records each as what it is, and goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from burnish.compiler.ir import loops as L
+from burnish.compiler.ir.loops import Alloc, Buffer, For, If, Store
+from burnish.compiler.ir.scalar import Load, Var, const
+from burnish.compiler.ir.types import F32
+from burnish.compiler.templates import naive, registry
+from burnish.op_tuner.isolate import Local
+from burnish.op_tuner.records import Records
+from burnish.op_tuner.tuner import Tuner
+
+from .tasks import double, hang, hoard, leave
+
+LIMIT = 2.5  # seconds
+
+
+def orphan():
+    """A process of its own that goes on when the candidate has ended."""
+    if os.fork() == 0:
+        time.sleep(1000)
+    os._exit(0)
+
+
+def changed(store):
+    """Body → body with every store as `store` makes it."""
+
+    def change(body):
+        def one(st):
+            if isinstance(st, Store):
+                return store(st)
+            if isinstance(st, If):
+                return If(st.cond, change(st.then), change(st.other))
+            return replace(st, body=change(st.body)) if isinstance(st, (For, Alloc)) else st
+
+        return tuple(one(st) for st in body)
+
+    return change
+
+
+def far(body):
+    """Writes terabytes away."""
+    return changed(lambda st: replace(st, index=tuple(i * (1 << 42) for i in st.index)))(body)
+
+
+def wrong(body):
+    return changed(lambda st: replace(st, value=st.value + const(1.0, F32)))(body)
+
+
+def endless(body):
+    """For years: every round reads what the one before wrote."""
+    grown = changed(
+        lambda st: replace(st, value=Load(st.buffer, st.index, F32) * const(0.5, F32) + st.value)
+    )(body)
+    return (*body, L.loop("years", 1 << 55, *grown))
+
+
+def huge(body):
+    """Scratch memory of 16 TiB."""
+    room = Buffer("room", F32, (1 << 42,), "local")
+    first = (Var("n"),)
+    return (Alloc(room, (L.loop("n", 1, Store("room", first, const(0.0, F32))), *body)),)
+
+
+BUILDING = {
+    "segfault": (lambda: os.kill(os.getpid(), signal.SIGSEGV), "crash", "SIGSEGV"),
+    "abort": (os.abort, "crash", "SIGABRT"),
+    "hang": (hang, "timeout", f"more than {LIMIT:g} s"),
+    "exit": (leave, "exit", "code 3"),
+    "quit": (sys.exit, "exit", "code 0"),
+    "orphan": (orphan, "exit", "code 0"),
+    "hoard": (hoard, "memory", ""),
+    "raise": (lambda: 1 / 0, "build", "ZeroDivisionError"),
+}
+RUNNING = {
+    "far": (far, "crash", "SIGSEGV"),
+    "endless": (endless, "timeout", "more than"),
+    "wrong": (wrong, "wrong", "elements"),
+    "huge": (huge, "memory", ""),
+}
+GOOD = ("none", "well", "fine")
+
+
+class Planted:
+    """naive, with a question that is answered by what a candidate shall do."""
+
+    def params(self, task, cfg):
+        act = cfg.choose("act", (*GOOD, *BUILDING, *RUNNING), "none")
+        return act, naive.params(task, cfg)
+
+    def schedule(self, task, found):
+        act, p = found
+        if act in BUILDING:
+            BUILDING[act][0]()
+        program = naive.schedule(task, p)
+        return replace(program, body=RUNNING[act][0](program.body)) if act in RUNNING else program
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    monkeypatch.setitem(registry.TEMPLATES, "naive", Planted())
+    monkeypatch.setattr(naive, "lanes_of", lambda *a: 8)
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def points(acts):
+    return [(("act", act), ("lanes", 8), ("grain", 4096)) for act in acts]
+
+
+@pytest.mark.parametrize("spare", [True, False])
+def test_every_planted_fault_is_recorded_as_what_it_is(tmp_path, planted, monkeypatch, spare):
+    """Built while others are measured, or all before."""
+    if not spare:
+        monkeypatch.setattr("burnish.op_tuner.cores._siblings", lambda cpu: os.sched_getaffinity(0))
+    faults = {**BUILDING, **RUNNING}
+    before = os.sched_getaffinity(0)
+    records = Records(tmp_path / "records.jsonl", shipped=False)
+    measure = Local(1, seconds=0.001, time_limit=LIMIT, memory=1 << 28)
+    tuner = Tuner([(double(), 1)], records, threads=1, strategy="random", measure=measure)
+    wanted = iter([points(faults), points(GOOD[1:]), []])
+    monkeypatch.setattr(tuner.tasks[0].strategy, "propose", lambda count: next(wanted))
+    tuner.run(trials=len(faults) + len(GOOD))
+    found = {r.config["act"]: r for r in records}
+    assert {act: r.error for act, r in found.items()} == {
+        **{act: error for act, (_, error, _) in faults.items()},
+        **dict.fromkeys(GOOD),
+    }
+    for act, (_, _, detail) in faults.items():
+        assert detail in found[act].detail and found[act].seconds is None, act
+    assert all(dict(p) == found[dict(p)["act"]].config for p in points((*faults, *GOOD)))
+    assert not tuner.interrupted and tuner.tasks[0].trials == len(faults) + len(GOOD)
+    assert os.sched_getaffinity(0) == before
+    spent = tuner.spent
+    assert 0 < spent.overhead < spent.whole and spent.building > LIMIT and spent.running > 0.5
+    again = Tuner([(double(), 1)], records, threads=1, strategy="random")
+    assert again.tasks[0].failed == set(points(faults))
+
+
+def test_a_tuner_that_is_stopped_leaves_no_process(tmp_path, planted, monkeypatch):
+    records = Records(tmp_path / "records.jsonl", shipped=False)
+    measure = Local(1, seconds=0.001)
+    tuner = Tuner([(double(), 1)], records, threads=1, strategy="random", measure=measure)
+    monkeypatch.setattr(tuner.tasks[0].strategy, "propose", lambda count: points(["well", "hang", "endless"]))
+
+    def stop(*progress):
+        if tuner.measured == 2:
+            raise KeyboardInterrupt
+
+    tuner.progress = stop
+    tuner.run(trials=4)
+    assert tuner.interrupted and [r.config["act"] for r in records] == ["none", "well"]
