@@ -17,7 +17,7 @@ from .graph_passes.plan_layout import PlanOptions
 from .graph_passes.setup import split_setup
 from .op_tuner.measure import require_runnable
 from .op_tuner.records import Records
-from .op_tuner.tuner import Tuner
+from .op_tuner.tuner import Spent, Tuner
 from .pipeline import kernel_tasks, optimise
 from .runtime.binding import thread_count
 
@@ -48,6 +48,7 @@ class Tuning:
     measured: int  # configs, this time
     seconds: float
     interrupted: bool
+    spent: Spent  # what took the time
 
     @property
     def before(self) -> float:
@@ -119,4 +120,5 @@ def tune(
         TunedKernel(t.task.name, t.task.algorithm, t.count, t.trials, t.before, t.after, dict(t.best))
         for t in tuner.tasks
     )
-    return Tuning(kernels, known.path, workers, tuner.measured, time.monotonic() - started, tuner.interrupted)
+    seconds = time.monotonic() - started
+    return Tuning(kernels, known.path, workers, tuner.measured, seconds, tuner.interrupted, tuner.spent)

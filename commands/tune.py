@@ -13,7 +13,7 @@ from ..compiler.target import get_target
 from ..graph_passes.plan_layout import MODES
 from ..op_tuner.measure import require_runnable
 from ..op_tuner.model import OBJECTIVES
-from ..op_tuner.tuner import STRATEGIES
+from ..op_tuner.tuner import STRATEGIES, Spent
 from ..tuning import Tuning, tune
 from .files import check_writable
 from .options import ACCURACY, MEMORY_LIMIT, RECORDS, SEED, THREADS, model_options, parse_duration
@@ -112,5 +112,12 @@ def _times(before: float, after: float) -> tuple[str, str, str]:
 def _summary(found: Tuning, model: str) -> str:
     what = "interrupted; " if found.interrupted else ""
     what += f"{found.measured} configs measured in {found.seconds:.0f} s, kept in {found.records}"
+    what += f"\n{_shares(found.spent)}"
     options = f"--threads {found.threads} --records {found.records}"
     return f"{what}\nto use them: burnish compile {model} {options} -o MODULE"
+
+
+def _shares(spent: Spent) -> str:
+    """Building and running may be at the same time, so that the shares add up to more than the whole."""
+    parts = (("building", spent.building), ("running", spent.running), ("the tuner itself", spent.overhead))
+    return "of this time: " + ", ".join(f"{s / max(spent.whole, 1e-9):.0%} {what}" for what, s in parts)

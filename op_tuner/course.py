@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import InputError
 from .costs import made_by, record_of
-from .hardware import this_hardware
-from .isolate import measure_isolated
+from .isolate import Candidate, Local
 from .learner import Learner
-from .measure import Measurement
+from .measure import SECONDS
 from .model import OBJECTIVES
 from .records import Records
 from .search import Genetic, Random, Strategy
 from .space import Point, Space
-from .tuner import BATCH, Learning
+from .tuner import BATCH, TIME_LIMIT, Learning, Measurer
 
 STRATEGIES = (*OBJECTIVES, "genetic", "random")
 """By what they learn: annealing on a model that ranks, or on one of times; crossing the fastest; nothing."""
@@ -40,12 +40,12 @@ class Times:
         *,
         threads: int = 1,
         cold: bool = False,
-        seconds: float = 0.05,
-        time_limit: float = 20.0,
-        measure: Callable[..., Measurement] = measure_isolated,
+        seconds: float = SECONDS,
+        time_limit: float = TIME_LIMIT,
+        measure: Measurer | None = None,
     ):
         self.records, self.threads, self.cold = records, threads, cold
-        self.seconds, self.time_limit, self.measure = seconds, time_limit, measure
+        self.measure = measure or Local(threads, cold=cold, seconds=seconds, time_limit=time_limit)
         self.measured = 0
         self._known: dict[str, dict[Point, list[float | None]]] = {}
 
@@ -53,7 +53,7 @@ class Times:
         """Each config's times in the order of the records; None where it failed."""
         if task.digest not in self._known:
             known: dict[Point, list[float | None]] = {}
-            machine, here = this_hardware(), made_by()
+            machine, here = self.measure.hardware, made_by()
             for r in self.records.of(task):
                 if r.hardware == machine and r.made_by == here and r.cold == self.cold:
                     known.setdefault(tuple(r.config.items()), []).append(r.seconds)
@@ -62,36 +62,32 @@ class Times:
 
     def first(self, task: KernelTask, point: Point) -> float | None:
         """Seconds; None if the config fails."""
-        if point not in self.of(task):
-            self._measure(task, point)
+        self.measure_missing(task, [point])
         return self.of(task)[point][0]
+
+    def measure_missing(self, task: KernelTask, points: Iterable[Point]) -> None:
+        self._measure(task, [p for p in dict.fromkeys(points) if p not in self.of(task)])
 
     def again(self, task: KernelTask, points: Iterable[Point], rounds: int) -> dict[Point, float]:
         """The median of `rounds` measurements beside the first; what is missing is measured in turns."""
         different = list(dict.fromkeys(points))
-        for point in different:
-            self.first(task, point)
+        self.measure_missing(task, different)
         for have in range(1, rounds + 1):
-            for point in different:
-                if len(self.of(task)[point]) <= have:
-                    self._measure(task, point)
+            missing = [point for point in different if len(self.of(task)[point]) <= have]
+            self._measure(task, missing, alone=True)
         found = {p: [t for t in self.of(task)[p][1:] if t is not None] for p in different}
         return {p: statistics.median(times) if times else float("inf") for p, times in found.items()}
 
-    def _measure(self, task: KernelTask, point: Point) -> None:
-        result = self.measure(
-            task,
-            Space.config(point),
-            threads=self.threads,
-            seconds=self.seconds,
-            cold=self.cold,
-            time_limit=self.time_limit,
-        )
-        result = replace(result, config=dict(point))  # one that died may not have asked everything
-        record = record_of(task, result, self.threads, self.cold)
-        self.records.add(record)
-        self.measured += 1
-        self.of(task).setdefault(point, []).append(record.seconds)
+    def _measure(self, task: KernelTask, points: Sequence[Point], alone: bool = False) -> None:
+        candidates = [Candidate(task, Space.config(point)) for point in points]
+        with closing(self.measure(candidates, alone)) as results:
+            for n, result in results:
+                point = points[n]
+                result = replace(result, config=dict(point))  # one that died may not have asked everything
+                record = record_of(task, result, self.threads, self.cold, self.measure.hardware)
+                self.records.add(record)
+                self.measured += 1
+                self.of(task).setdefault(point, []).append(record.seconds)
 
 
 @dataclass
@@ -108,6 +104,7 @@ class Course:
         started = time.perf_counter()
         batch = self.strategy.propose(min(BATCH, trials - len(self.times)))
         self.thinking += time.perf_counter() - started
+        times.measure_missing(task, batch)
         for point in batch:
             seconds = times.first(task, point)
             self.points.append(point)

@@ -66,8 +66,8 @@ def test_a_candidate_that_dies_is_found_again(tmp_path, task):
     """Its measurement tells only of the questions that it lived to be asked."""
 
     class Dying(Measurer):
-        def __call__(self, task, cfg, **options):
-            return replace(super().__call__(task, cfg, **options), error="crash", config={})
+        def measure(self, task, cfg):
+            return replace(super().measure(task, cfg), error="crash", config={})
 
     point = (("x", 2), ("y", 5))
     assert times_of(tmp_path, Dying()).first(task, point) is None
