@@ -108,11 +108,14 @@ def params_of(subject: Subject, cfg: Config) -> Params:
     extents, block = subject.extents, subject.block
     tile = cfg.choose("tile", subject.tiles, subject.tiles[0])
     reduction, unrolled = _reduction_order(subject, dict(tile))
+    plain_sum = len(reduction) == 1 and not roles.taps and not block  # of a matrix product
+    reused = any(dict(tile).get(axis, 1) > 1 for axis in roles.pixels)  # weights, else memory is the limit
+    together = cfg.choose("together", (1, 2, 4, 8), 4 if reused else 1) if plain_sum else 1
     outer = {axis: -(-extents[axis] // size) for axis, size in tile}
     tasks = math.prod(outer.get(a, 1) for a in (roles.column, *roles.pixels[1:]) if a)
     tasks *= math.prod(extents[a] for a in roles.batch)
     cold = subject.weight_bytes > task.target.l2
-    streamed = block or (len(reduction) == 1 and not roles.taps)  # channels, or the sum of a matrix product
+    streamed = block or plain_sum
     in_order = bool(streamed and roles.column and roles.pixels) and not roles.batch
     # In the second-level cache beside its successor: what prefetches every line twice would only take slots.
     fits = in_order and not roles.taps and panel_bytes(task, expr, roles, dict(tile)) * 2 <= task.target.l2
@@ -122,6 +125,7 @@ def params_of(subject: Subject, cfg: Config) -> Params:
         reduction=reduction,
         unrolled=unrolled,
         block=block,
+        together=together,
         columns_outer=cfg.choose("columns_outer", (True, False), True),
         prefetch=cfg.choose("prefetch", (0, 32, 64, 128), 32 if cold and not fits else 0),
         ahead=cfg.choose("ahead", (0, 1, 2, 4), blocks_ahead(roles, extents, block)),
@@ -162,13 +166,18 @@ def tiled(subject: Subject, p: Params) -> Schedule:
             inner.append(f"{axis}_i")
     for axis, size in p.block:
         sch.split(axis, size, f"{axis}_o", f"{axis}_i", within=[f"{ACC}.update"])
+    reduction, unrolled = p.reduction, p.unrolled
+    if p.together > 1:
+        (axis,) = p.reduction
+        sch.split(axis, p.together, f"{axis}_o", f"{axis}_i", within=[f"{ACC}.update"])
+        reduction, unrolled = (f"{axis}_o", f"{axis}_i"), (f"{axis}_i",)
     _guard_loads(sch, acc)
     inner.sort(
         key=lambda name: name[:-2] in (roles.column, roles.vector)
     )  # one broadcast serves all columns at once
     order = _outer_order(roles, outer, p)
     sch.reorder(f"{ACC}.init", [*order, *inner, vector])
-    sch.reorder(f"{ACC}.update", [*order, *p.reduction, *inner, vector])
+    sch.reorder(f"{ACC}.update", [*order, *reduction, *inner, vector])
     for out in outs:
         sch.reorder(out, [*order, *inner, vector])
     parent = sch.merge(parts, len(order)) if order else _wrap(sch, parts)
@@ -176,19 +185,19 @@ def tiled(subject: Subject, p: Params) -> Schedule:
     if inner:
         sch.annotate("unroll", *inner)
     sch.annotate("vector", vector, within=parts)
-    for axis in p.unrolled:
+    for axis in unrolled:
         sch.annotate("unroll", axis)
-    innermost = p.reduction[-1] if p.reduction else None
+    innermost = reduction[-1] if reduction else None
     if p.prefetch and innermost:
         sch.append(f"{ACC}.update", innermost, *weight_prefetches(sch, task, roles, p))
     if p.ahead and p.block:
         step = f"{p.block[0][0]}_o"
         sch.append(f"{ACC}.update", step, *input_prefetches(sch, task, roles, p, step))
     if p.panel and p.columns_outer:
-        step = f"{p.block[0][0]}_o" if p.block else p.reduction[0]
+        step = f"{p.block[0][0]}_o" if p.block else reduction[0]
         sch.append(f"{ACC}.update", step, *panel_prefetches(sch, task, roles, p, parent, step))
-    if p.unrolled:  # taps that share loads would keep them all in registers, and spill
-        sch.append(f"{ACC}.update", p.unrolled[-1], Barrier("order"))
+    if unrolled:  # taps that share loads would keep them all in registers, and spill
+        sch.append(f"{ACC}.update", unrolled[-1], Barrier("order"))
     return sch
 
 

@@ -32,6 +32,7 @@ class Params:
     reduction: tuple[str, ...]  # loop order, outermost first
     unrolled: tuple[str, ...]
     block: tuple[tuple[str, int], ...]  # reduction axes split by the input's channel block
+    together: int  # terms of a matrix product's sum that one iteration takes
     columns_outer: bool
     prefetch: int  # cache lines of weights ahead of the arithmetic; 0: none
     ahead: int  # channel blocks of the input that are prefetched before they are needed; 0: none
