@@ -10,8 +10,9 @@ import numpy as np
 
 from ..compiler.kernel_task import KernelTask
 from ..compiler.lower.lower import scheduled
-from .features import Sketch, evaluate, sketch
+from .features import evaluate
 from .model import CostModel
+from .sketch import Sketch, sketch
 from .space import Point, Space
 
 GROWTH = 1.25  # how much more there must be to learn from before the global model is fitted again

@@ -14,7 +14,8 @@ from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.ops.reduction import Softmax
 from burnish.compiler.templates.registry import algorithms
-from burnish.op_tuner.features import BUFFERS, NAMES, THRESHOLDS, evaluate, sketch
+from burnish.op_tuner.features import NAMES, THRESHOLDS, evaluate
+from burnish.op_tuner.sketch import BUFFERS, sketch
 from burnish.op_tuner.space import Space
 
 from .tasks import double, op_task
@@ -69,6 +70,27 @@ def test_relations_by_hand():
     # all three: k alone 4 + 64 + 64 bytes, j and k 32 + 512 + 64, all 128 + 512 + 256
     inside = [f[f"reuse.all<2^{t}"] for t in THRESHOLDS]
     assert inside == [log(0 if 2**t <= 132 else 16 if 2**t <= 608 else 512) for t in THRESHOLDS]
+
+
+def test_the_other_nests():
+    """A product between two copies, the larger last: heaviest first, however they stand."""
+    i, j = Var("i"), Var("j")
+    product = matmul(kinds=("parallel", "serial", "vector")).body
+    small = loop("i", I, Store("D", (i,), Load("C", (i, i * 0), F32)))
+    large = loop("i", I, loop("j", J, Store("E", (i, j), Load("C", (i, j), F32)), kind="vector"))
+    params = (*matmul().params, Buffer("D", F32, (I,)), Buffer("E", F32, (I, 16 * J)))
+    found = [row(Program("p", params, body)) for body in ((small, *product, large), (large, *product, small))]
+    for f in found:
+        assert f["heaviest"] == log(I * J * 3) and f["loop0.length"] == log(K)
+        assert f["nest1.share"] == log(I) and f["nest2.share"] == log(I)
+        assert f["work"] == log(I * J * 3 + 2 * I) and f["steps"] == log(3)
+    first, second = ("nest1", "nest2") if found[0]["nest1.loop0.vector"] == 0 else ("nest2", "nest1")
+    f = found[0]
+    assert f[f"{first}.loop0.length"] == log(I) and f[f"{first}.loop1.length"] == 0
+    assert f[f"{first}.buffer0.bytes"] == log(4 * I) and f[f"{first}.buffer1.inner_stride"] == log(4 * J)
+    assert f[f"{second}.loop0.length"] == log(J) and f[f"{second}.loop1.length"] == log(I)
+    assert f[f"{second}.buffer0.vector_stride"] == log(4) and f[f"{second}.buffer1.bytes"] == log(4 * I * J)
+    assert f[f"{second}.reuse.all<2^30"] == log(I * J) and f[f"{second}.top_down.all<2^6"] == 0
 
 
 def test_windows_overlap():

@@ -1,0 +1,228 @@
+"""What a cost model needs to know of a scheduled loop program, taken apart into numbers.
+
+A *sketch* gives every number a key of its own: of each loop its iterations, its kind and the loop around it;
+of each nest what it stores, and how the indices of its heaviest statement depend on each loop. A number is
+local: it depends on few of the answers that made the program, and does not change when others do.
+
+Loops are told apart by their variables; where one occurs again, by its place among its equals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..compiler.ir import affine
+from ..compiler.ir import scalar as s
+from ..compiler.ir.affine import Range
+from ..compiler.ir.loops import Alloc, Body, Buffer, For, If, Prefetch, Program, Store
+from ..compiler.ir.scalar import Binary, Const, Expr, Load, Select, Var
+
+BUFFERS, DIMS, NESTS = 5, 8, 3
+KINDS = ("serial", "parallel", "unroll", "vector")
+ROOT = ""  # the node of statements outside of all loops
+
+Key = tuple[str | int, ...]
+Number = float | str
+"""Texts name nodes and kinds of loops."""
+Sketch = Mapping[Key, Number]
+"""Keys, where a node is the loop that immediately surrounds statements, and is then called a nest:
+
+    (extent, node) (kind, node) (parent, node) (order, node)      of every loop; order: its place in the text
+    (stores, node) (operations, node) (guarded, node)             of the stores in it, counted once each
+    (prefetches, node) (nearest, node) (farthest, node)           how many, and bytes that they are ahead
+    (itemsize, node, b) (limit, node, b, dim) (stride, node, b, dim) (move, node, b, dim, loop)
+        of the heaviest nests: the buffers of their heaviest statement, what is stored first, then the
+        largest; the values that an index may have, bytes from one to the next, how far it moves with a loop
+    (register, buffer) (scratch, buffer) (params,) (temps,)       bytes
+    (steps,) (threads,)
+"""
+
+
+@dataclass
+class _Node:
+    """A loop, and what stands immediately in it."""
+
+    name: str
+    var: str
+    extent: int
+    kind: str
+    parent: _Node | None
+    order: int
+    stores: list[Store] = field(default_factory=list)
+    operations: list[int] = field(default_factory=list)  # of each store
+    guarded: int = 0
+    prefetches: list[Prefetch] = field(default_factory=list)
+
+    @property
+    def loops(self) -> list[_Node]:
+        """From the outside in."""
+        return [] if self.parent is None else [*self.parent.loops, self]
+
+    @property
+    def work(self) -> float:
+        """Operations of its statements, a vector counting once."""
+        runs = float(np.prod([lp.extent for lp in self.loops if lp.kind != "vector"], dtype=float))
+        return runs * sum(self.operations)
+
+
+@dataclass
+class _Reader:
+    """Walks a program."""
+
+    ranges: dict[str, Range]
+    nodes: list[_Node] = field(default_factory=list)
+    allocated: list[Buffer] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def read(self, body: Body, node: _Node, guarded: bool = False) -> None:
+        for st in body:
+            match st:
+                case For():
+                    self._loop(st, node, guarded)
+                case If(then=then, other=other):
+                    self.read(then, node, True)
+                    self.read(other, node, True)
+                case Alloc(buffer=buffer, body=inner):
+                    self.allocated.append(buffer)
+                    self.read(inner, node, guarded)
+                case Store():
+                    node.stores.append(st)
+                    node.operations.append(_operations(st))
+                    node.guarded += guarded
+                case Prefetch():
+                    node.prefetches.append(st)
+
+    def _loop(self, st: For, parent: _Node, guarded: bool) -> None:
+        first, last = affine.bounds(st.begin, self.ranges)[0], affine.bounds(st.end, self.ranges)[1]
+        extent = st.extent
+        if extent is None:
+            extent = max(1, min(last - first, affine.bounds(st.end - st.begin, self.ranges)[1]))
+        if extent == 0:
+            return
+        self.ranges[st.var] = (first, max(first, last - 1))
+        name = f"{st.var}#{self.seen[st.var]}" if self.seen[st.var] else st.var
+        self.seen[st.var] += 1
+        kind = st.kind if st.kind in KINDS else "parallel"
+        node = _Node(name, st.var, extent, kind, parent, len(self.nodes))
+        self.nodes.append(node)
+        self.read(st.body, node, guarded)
+
+
+def sketch(program: Program, threads: int) -> Sketch:
+    """Of a program as `lower.scheduled` gives it."""
+    root = _Node(ROOT, ROOT, 1, "serial", None, 0)
+    reader = _Reader({"worker": (0, threads - 1), "workers": (threads, threads)}, [root])
+    reader.read(program.body, root)
+    buffers = {b.name: b for b in (*program.params, *program.temps, *reader.allocated)}
+    numbers: dict[Key, Number] = {
+        ("steps",): len(program.body),
+        ("threads",): threads,
+        ("params",): sum(b.nbytes for b in program.params),
+        ("temps",): sum(b.nbytes for b in program.temps),
+    }
+    for b in reader.allocated:
+        if b.scope in ("register", "scratch"):
+            key = (b.scope, b.name)
+            numbers[key] = float(numbers.get(key, 0)) + b.nbytes
+    for node in reader.nodes:
+        numbers.update(_of_node(node, buffers))
+    nests = sorted((n for n in reader.nodes if n.stores), key=lambda n: -n.work)
+    for nest in nests[:NESTS]:
+        numbers.update(_of_nest(nest, buffers))
+    return numbers
+
+
+def _of_node(node: _Node, buffers: dict[str, Buffer]) -> dict[Key, Number]:
+    name = node.name
+    found: dict[Key, Number] = {("extent", name): node.extent, ("kind", name): node.kind}
+    found["order", name] = node.order
+    if node.parent is not None:
+        found["parent", name] = node.parent.name
+    if node.stores:
+        found["stores", name] = len(node.stores)
+        found["operations", name] = sum(node.operations)
+        found["guarded", name] = node.guarded
+    if node.prefetches:
+        ahead = [d for st in node.prefetches if (d := _distance(st, buffers)) > 0]
+        found["prefetches", name] = len(node.prefetches)
+        found["nearest", name] = min(ahead, default=0)
+        found["farthest", name] = max(ahead, default=0)
+    return found
+
+
+def _operations(store: Store) -> int:
+    """Of the value and the store itself; indices and the conditions of guards are not counted."""
+    stack, seen = [store.value], set()
+    while stack:
+        e = stack.pop()
+        if isinstance(e, (Load, Var, Const)) or id(e) in seen:
+            continue
+        seen.add(id(e))
+        stack += (e.then, e.other) if isinstance(e, Select) else s.children(e)
+    return 1 + len(seen)
+
+
+def _distance(st: Prefetch, buffers: dict[str, Buffer]) -> float:
+    """Bytes by which a prefetch's address is fixed to be ahead."""
+    buffer = buffers[st.buffer]
+    offsets = (affine.linear(e).offset * stride for e, stride in zip(st.index, buffer.strides))
+    return abs(sum(offsets)) * buffer.dtype.bytes
+
+
+def _of_nest(nest: _Node, buffers: dict[str, Buffer]) -> dict[Key, Number]:
+    main = nest.stores[int(np.argmax(nest.operations))]
+    stored = Load(main.buffer, main.index, buffers[main.buffer].dtype)
+    loads = dict.fromkeys(s.loads(main.value))
+    rest = [ld for ld in loads if (ld.tensor, ld.index) != (stored.tensor, stored.index)]
+    rest.sort(key=lambda ld: -buffers[ld.tensor].nbytes)
+    nodes = {lp.var: lp.name for lp in nest.loops}
+    found: dict[Key, Number] = {}
+    for b, access in enumerate([stored, *rest][:BUFFERS]):
+        found.update(_of_access((nest.name, b), access, buffers[access.tensor], nodes))
+    return found
+
+
+def _of_access(where: Key, access: Load, buffer: Buffer, nodes: dict[str, str]) -> dict[Key, Number]:
+    found: dict[Key, Number] = {("itemsize", *where): buffer.dtype.bytes}
+    dims = list(zip(access.index, buffer.shape, buffer.strides))[-DIMS:]
+    for d, (index, extent, stride) in enumerate(dims):
+        moves, values = _moves(index)
+        found[("limit", *where, d)] = min(max(extent, 1), values)
+        found[("stride", *where, d)] = stride * buffer.dtype.bytes
+        for var, step in moves.items():
+            if var in nodes and step:
+                found[("move", *where, d, nodes[var])] = step
+    return found
+
+
+def _moves(index: Expr) -> tuple[dict[str, float], float]:
+    """How far an index moves with each variable, about, and how many values it has at most."""
+    found: dict[str, float] = {}
+    form, values = affine.linear(index), np.inf
+    for atom, scale in form.terms:
+        moves, few = _atom(atom)
+        if len(form.terms) == 1:
+            values = few
+        for var, coefficient in moves.items():
+            found[var] = found.get(var, 0.0) + scale * coefficient
+    return found, values
+
+
+def _atom(e: Expr) -> tuple[dict[str, float], float]:
+    match e:
+        case Var(name=name):
+            return {name: 1.0}, np.inf
+        case Binary(op="floordiv", a=a, b=Const(value=d)) if d:
+            moves, values = _moves(a)
+            return {var: c / d for var, c in moves.items()}, -(-values // d)
+        case Binary(op="mod", a=a, b=Const(value=d)) if d:
+            moves, values = _moves(a)
+            return moves, min(values, float(d))
+        case Select(then=a, other=b):
+            first, second = _moves(a), _moves(b)
+            return first if len(first[0]) >= len(second[0]) else second
+    return dict.fromkeys(sorted(s.variables(e)), 1.0), np.inf
