@@ -66,7 +66,8 @@ def compile(
     progress called as progress("measuring …" or "compiling …", done, total)
     plan     "global": algorithms and layouts for the whole network at once; "local", "fixed": its ablations
     accuracy the largest error of an algorithm, over its largest output, that the plan may choose
-    records  a file of `burnish tune`: the fastest configs in it are used for its kernels
+    records  a file of `burnish tune`: the fastest configs in it are used for its kernels,
+             and the plan is made from their times where it says them, else from predictions
     measure  let the plan's costs be measured here, and kept in `records` (default: the user's own)
     pick_config  the config of every kernel (default: as `records` say, else the templates' own rules)
     weights  "packed": stored as kernels stream them, up to 7 times the model's; "compact": where that is
@@ -80,7 +81,7 @@ def compile(
     machine = get_target(target)
     workers = thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
-    costs = partial(price, records=records, progress=progress) if measure else predict
+    costs = partial(price, measure=measure, records=known, progress=progress) if known else predict
     graph = optimise(graph, machine, workers, log, options=options, costs=costs)
     graph, setup = split_setup(graph, weights)
     tasks = {("run", n): task for n, task in kernel_tasks(graph, machine, workers).items()}

@@ -1,4 +1,4 @@
-"""`burnish.tune`: finds the fastest configs of a model's kernels on this machine by measuring them."""
+"""`burnish.tune`: finds the fastest plan and configs of a model on this machine by measuring."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from .compiler.kernel_task import KernelTask
 from .compiler.target import Target, get_target, host_threads
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
 from .graph_passes.plan_layout import PlanOptions
-from .graph_passes.setup import split_setup
+from .network_plans import Change, NetworkPlans
+from .op_tuner.forecast import Forecast
 from .op_tuner.measure import require_runnable
 from .op_tuner.records import Records
-from .op_tuner.tuner import Spent, Tuner
-from .pipeline import kernel_tasks, optimise
+from .op_tuner.tuned_task import TunedTask
+from .op_tuner.tuner import Spent, Trial, Tuner
+from .pipeline import flops, optimise
 from .runtime.binding import thread_count
 
 BUDGET = 600.0  # seconds, where nothing else bounds it
@@ -32,31 +35,42 @@ class TunedKernel:
     name: str
     algorithm: str
     count: int  # calls in a run of the network
+    base: int  # calls in a run by the plan that is made without measuring
     trials: int  # configs measured, in earlier tunings too
     before: float
     after: float
     config: Mapping[str, object]
+    task: str  # digest
+    flops: int  # of the sums of products in one call
+    nbytes: int  # of operands and results
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a tuning found. `before` and `after` are seconds of all kernels in one run of the network."""
+    """What a tuning found. `before` are seconds of all kernels in one run of the network as it is compiled
+    without measuring; `after` with the plan and the configs that were found.
+
+    `kernels` are those of either plan, `changes` what nodes do in the second and not in the first.
+    """
 
     kernels: tuple[TunedKernel, ...]
+    changes: tuple[Change, ...]
     records: Path
     threads: int
     measured: int  # configs, this time
     seconds: float
     interrupted: bool
     spent: Spent  # what took the time
+    forecast: Forecast | None  # None if the tuning ended before
+    history: tuple[Trial, ...]  # of this time
 
     @property
     def before(self) -> float:
-        return sum(k.count * k.before for k in self.kernels)
+        return sum(k.base * k.before for k in self.kernels if k.base)
 
     @property
     def after(self) -> float:
-        return sum(k.count * k.after for k in self.kernels)
+        return sum(k.count * k.after for k in self.kernels if k.count)
 
 
 def tune(
@@ -77,48 +91,60 @@ def tune(
     accuracy: float = ACCURACY,
     memory_limit: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    announce: Callable[[Forecast], None] | None = None,
 ) -> Tuning:
-    """Measures configs of the model's kernels until `trials` have been tried or `budget` seconds are over
-    (default: ten minutes), the default configs first. Ctrl-C ends it and keeps everything.
+    """Measures configs of the model's kernels, the default configs first, and plans again by what it found.
 
-    `compile(model, records=…)` with the same target, threads and plan uses the fastest; it never gets a
-    config that was measured to be slower than the default.
+    It ends when `trials` have been tried or `budget` seconds are over (default: ten minutes), whichever is
+    first. Ctrl-C ends it, too, and keeps everything.
+
+    `compile(model, records=…)` with the same target, threads and options makes the plan that was found, with
+    the fastest configs; it never gets a config that was measured to be slower than the default.
 
     records   file to continue from and append to (default: the user's own)
     strategy  "annealing" on a learned model, which needs xgboost; "genetic"; "random"
     objective of the learned model: "rank" or "regression"
     progress  called as progress("the latest kernel and the network's time", done, total)
+    announce  told once how long it will take and what it will gain, when the first trials have shown it
 
     InputError for a target that this machine cannot run, or wrong options; ToolError without xgboost.
     """
+    started = time.monotonic()
     machine, workers = get_target(target), thread_count(threads) or host_threads()
     require_runnable(machine)
     graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
-    graph = optimise(graph, machine, workers, options=PlanOptions(plan, accuracy, memory_limit))
-    cold = graph.constant_bytes > machine.l3
-    graph, _ = split_setup(graph, "packed")
-    different = {}
-    counts: dict[str, int] = {}
-    for task in kernel_tasks(graph, machine, workers).values():
-        if task.algorithm != "loops":  # a loop program as it is: nothing to choose
-            different[task.digest] = task
-            counts[task.digest] = counts.get(task.digest, 0) + 1
+    graph = optimise(graph, machine, workers, stop_after="fuse")
     known = Records(None if records is None else Path(records))
+    plans = NetworkPlans(graph, machine, workers, PlanOptions(plan, accuracy, memory_limit), known)
     tuner = Tuner(
-        [(task, counts[digest]) for digest, task in different.items()],
+        plans.wanted(),
         known,
         threads=workers,
-        cold=cold,
+        cold=plans.cold,
         strategy=strategy,
         objective=objective,
         seed=seed,
         progress=progress,
+        replan=plans.wanted,
+        announce=announce,
     )
-    started = time.monotonic()
-    tuner.run(trials, BUDGET if trials is None and budget is None else budget)
-    kernels = tuple(
-        TunedKernel(t.task.name, t.task.algorithm, t.count, t.trials, t.before, t.after, dict(t.best))
-        for t in tuner.tasks
-    )
-    seconds = time.monotonic() - started
-    return Tuning(kernels, known.path, workers, tuner.measured, seconds, tuner.interrupted, tuner.spent)
+    tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
+    if tuner.interrupted:
+        tuner.plan_again()
+    kernels = tuple(_kernel(t) for t in tuner.tasks if t.count or t.wanted.base)
+    how = (known.path, workers, tuner.measured, time.monotonic() - started, tuner.interrupted)
+    return Tuning(kernels, plans.changes(), *how, tuner.spent, tuner.forecast, tuple(tuner.history))
+
+
+def _kernel(found: TunedTask) -> TunedKernel:
+    task = found.task
+    calls = (found.count, found.wanted.base, found.trials)
+    times = (found.before, found.after, dict(found.best))
+    return TunedKernel(task.name, task.algorithm, *calls, *times, task.digest, flops(task), _nbytes(task))
+
+
+def _nbytes(task: KernelTask) -> int:
+    if task.expr is None:
+        return 0
+    results = [task.expr.type_of(name) for name in task.expr.outputs]
+    return sum(type.nbytes for type in (*(type for _, type in task.expr.params), *results))

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..compiler.target import get_target
 from ..graph_passes.plan_layout import MODES
+from ..op_tuner.forecast import Forecast
 from ..op_tuner.measure import require_runnable
 from ..op_tuner.model import OBJECTIVES
 from ..op_tuner.tuner import STRATEGIES, Spent
@@ -83,12 +84,31 @@ def command(
     planning = {"plan": plan, "accuracy": accuracy, "memory_limit": memory_limit}
     sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads}
     with show_progress() as progress:
-        found = tune(source.model, records=records, progress=progress, **search, **planning, **sizes)
+        told = {"progress": progress, "announce": _announce}
+        found = tune(source.model, records=records, **told, **search, **planning, **sizes)
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=WIDTH)
     console.print(_table(found), soft_wrap=True)
-    console.print(_summary(found, model), highlight=False, soft_wrap=True, markup=False)
+    for text in (*_changes(found), _summary(found, model)):
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
     return INTERRUPTED if found.interrupted else 0
+
+
+def _announce(forecast: Forecast) -> None:
+    """On standard error, where progress is shown."""
+    what = f"about {forecast.seconds:.0f} s in all, {forecast.trials} trials; the network's "
+    what += f"{1e3 * forecast.before:.3f} ms are expected to become {1e3 * forecast.after:.3f} ms"
+    what += f" ({forecast.gain:.2f}×), by the trials of {forecast.calibration:.0f} s"
+    Console(stderr=True).print(what, highlight=False, soft_wrap=True, markup=False)
+
+
+def _changes(found: Tuning) -> list[str]:
+    """What the plan does otherwise, a line for each kind of change."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for change in found.changes:
+        nodes.setdefault((change.before, change.after), []).append(change.node)
+    titles = {kind: names[0] if len(names) == 1 else f"{len(names)} nodes" for kind, names in nodes.items()}
+    return [f"{titles[before, after]}: {before}  ⇒  {after}" for before, after in nodes]
 
 
 def _table(found: Tuning) -> Table:
@@ -98,8 +118,9 @@ def _table(found: Tuning) -> Table:
     table.add_column("algorithm")
     for name, footer in (("calls", ""), ("trials", ""), *zip(("before µs", "after µs", "speed-up"), network)):
         table.add_column(name, footer, justify="right", no_wrap=True)
-    for k in sorted(found.kernels, key=lambda k: -k.count * k.after):
-        table.add_row(k.name, k.algorithm, str(k.count), str(k.trials), *_times(k.before, k.after))
+    for k in sorted(found.kernels, key=lambda k: -(k.count * k.after if k.count else 0.0)):
+        calls = str(k.count) if k.count == k.base else f"{k.base} → {k.count}"
+        table.add_row(k.name, k.algorithm, calls, str(k.trials), *_times(k.before, k.after))
     return table
 
 
@@ -112,6 +133,8 @@ def _times(before: float, after: float) -> tuple[str, str, str]:
 def _summary(found: Tuning, model: str) -> str:
     what = "interrupted; " if found.interrupted else ""
     what += f"{found.measured} configs measured in {found.seconds:.0f} s, kept in {found.records}"
+    if found.forecast is not None and not found.interrupted:
+        what += f"; forecast {found.forecast.seconds:.0f} s and {found.forecast.gain:.2f}×"
     what += f"\n{_shares(found.spent)}"
     options = f"--threads {found.threads} --records {found.records}"
     return f"{what}\nto use them: burnish compile {model} {options} -o MODULE"

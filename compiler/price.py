@@ -11,6 +11,7 @@ class Price:
 
     source  "measured" now, "record" of this machine, "sibling" record of a similar one, "predicted" by a
             model, "scaled": predicted in proportion to what was measured of another choice
+    default seconds with the template's default config, where that is known; `seconds` are the best config's
     spread  (upper - lower quartile) / median of the measured runs
     """
 
@@ -18,6 +19,7 @@ class Price:
     source: str
     name: str
     spread: float = 0.0
+    default: float | None = None
 
     @property
     def is_measured(self) -> bool:

@@ -108,7 +108,7 @@ def plan_layout(
     `memory` says how many bytes a module of a plan takes; a memory limit needs it. InfeasibleError where no
     plan stays within the limit.
     """
-    planner = _Planner(graph, block, cost, options.accuracy)
+    planner = Planner(graph, block, cost, options.accuracy)
     if options.mode == "local":
         return planner.local()
     if options.mode == "fixed":
@@ -125,7 +125,7 @@ def plan_layout(
     return replace(best, searched=solution.searched)
 
 
-def _within(planner: _Planner, limit: int, memory: Callable[[LayoutPlan], int]) -> LayoutPlan:
+def _within(planner: Planner, limit: int, memory: Callable[[LayoutPlan], int]) -> LayoutPlan:
     """The cheapest of the plans of ever fewer weights that stays within the limit.
 
     What kernels need besides weights is known once they are built, hence these plans: each is of least cost
@@ -170,7 +170,7 @@ def _used(weights: Mapping[str, np.ndarray], solution: Solution) -> float:
     return sum(float(values[solution.choice[name]]) for name, values in weights.items())
 
 
-class _Planner:
+class Planner:
     """One planning problem; a choice is the position of an alternative for each node."""
 
     def __init__(self, graph: Graph, block: int, cost: Cost, accuracy: float):

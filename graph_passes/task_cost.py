@@ -18,7 +18,7 @@ from .alternatives import ANY, Decision, alternatives, decides, first_half, layo
 from .make_tasks import task_of
 from .pack_weights import Packer
 from .pairs import KEPT, merged
-from .plan_layout import PlanOptions, plan_layout
+from .plan_layout import LayoutPlan, PlanOptions, plan_layout
 from .predict import MODEL, PredictedCost
 from .views import find_views
 
@@ -69,14 +69,36 @@ class TaskCost:
         return found or self.predicted.price_conversion(graph, value, source, target)
 
 
-def price_graph(
-    graph: Graph, predicted: PredictedCost, options: PlanOptions, tasks: TaskPrices, copy: Copy
-) -> TaskCost:
-    """The costs of all that a plan of the fused graph may choose, measured at once where that is allowed.
+@dataclass(frozen=True)
+class PlanChoices:
+    """All that a plan of a fused graph may choose, by what it is predicted to cost, with the kernel tasks.
 
-    `copy` gives the task of a conversion. Of each node only what is not hopeless is measured. The plan that
-    the model predicts keeps its choices unless others are measured to be better by more than their spread.
+    `tasks` are those of choices that are not hopeless, `copies` those of conversions; `kept` is the plan that
+    the model predicts.
     """
+
+    predicted: PredictedCost
+    seconds: Mapping[Choice, float]
+    tasks: Mapping[Choice, KernelTask]
+    copies: Mapping[tuple[TensorType, Layout | None, Layout | None], KernelTask]
+    kept: LayoutPlan
+    kept_choices: frozenset[Choice]
+
+    def price(self, known: TaskPrices) -> TaskCost:
+        """What plans cost by all that is known now; nothing is measured.
+
+        Where anything is known of a node's work, the rest of its choices are predicted in proportion to that.
+        """
+        found = {choice: price for choice, task in self.tasks.items() if (price := known.known(task))}
+        working = {outputs for (outputs, _), price in found.items() if isfinite(price.seconds)}
+        found = {choice: price for choice, price in found.items() if choice[0] in working}
+        prices = _complete(self.seconds, found)
+        moves = {key: price for key, task in self.copies.items() if (price := known.known(task))}
+        return TaskCost(self.predicted, prices, moves, frozenset(prices.keys() - self.kept_choices))
+
+
+def plan_choices(graph: Graph, predicted: PredictedCost, options: PlanOptions, copy: Copy) -> PlanChoices:
+    """`copy` gives the task of a conversion."""
     target = predicted.target
     block = target.lanes(4)
     views = find_views(graph).skipped
@@ -87,20 +109,28 @@ def price_graph(
         for decision in alternatives(graph, node, block, options.accuracy)
         if decision.writes != KEPT  # the second of a pair costs both
     }
-    wanted_tasks = {
+    tasks = {
         (node.outputs, decision): decided_task(graph, node, decision, target, predicted.threads)
         for node, decision in _hopeful(choices)
     }
     copies = {key: copy(*key) for key in _conversions(graph, block)}
-    tasks.ensure([*wanted_tasks.values(), *copies.values()])
-    known = {choice: price for choice, task in wanted_tasks.items() if (price := tasks.known(task))}
-    working = {outputs for (outputs, _), price in known.items() if isfinite(price.seconds)}
-    known = {choice: price for choice, price in known.items() if choice[0] in working}
-    prices = _complete({choice: seconds for choice, (_, seconds) in choices.items()}, known)
     plan = plan_layout(graph, block, predicted, replace(options, mode="global", memory_limit=None))
-    kept = {(graph.nodes[n].outputs, d) for n, d in plan.decisions.items()}
-    moves = {key: price for key, task in copies.items() if (price := tasks.known(task))}
-    return TaskCost(predicted, prices, moves, frozenset(prices.keys() - kept))
+    kept = frozenset((graph.nodes[n].outputs, d) for n, d in plan.decisions.items())
+    seconds = {choice: seconds for choice, (_, seconds) in choices.items()}
+    return PlanChoices(predicted, seconds, tasks, copies, plan, kept)
+
+
+def price_graph(
+    graph: Graph, predicted: PredictedCost, options: PlanOptions, tasks: TaskPrices, copy: Copy
+) -> TaskCost:
+    """The costs of all that a plan of the fused graph may choose, measured at once where that is allowed.
+
+    Of each node only what is not hopeless is measured. The plan that the model predicts keeps its choices
+    unless others are measured to be better by more than their spread.
+    """
+    choices = plan_choices(graph, predicted, options, copy)
+    tasks.ensure([*choices.tasks.values(), *choices.copies.values()])
+    return choices.price(tasks)
 
 
 def _hopeful(choices: Mapping[Choice, tuple[Node, float]]) -> list[tuple[Node, Decision]]:
@@ -127,7 +157,8 @@ def _conversions(graph: Graph, block: int) -> list[tuple[TensorType, Layout | No
 
 
 def _complete(predicted: Mapping[Choice, float], known: Mapping[Choice, Price]) -> dict[Choice, Price]:
-    """What is not known is predicted, in proportion to the best that is known of the same work."""
+    """What is not known is predicted, in proportion to the best that is known of the same work, both with
+    default configs: what nobody has tuned runs with its default one."""
     best: dict[Hashable, Choice] = {}
     for choice, price in known.items():
         rivals = _rivals(choice)
@@ -138,9 +169,9 @@ def _complete(predicted: Mapping[Choice, float], known: Mapping[Choice, Price]) 
         if choice not in known:
             prices[choice] = Price(seconds, "predicted", MODEL)
             if (fastest := best.get(_rivals(choice))) is not None:
-                told, factor = known[fastest], known[fastest].seconds / predicted[fastest]
-                name = f"{MODEL} × {told.name}"
-                prices[choice] = Price(seconds * factor, "scaled", name, told.spread)
+                told = known[fastest]
+                factor = (told.default or told.seconds) / predicted[fastest]
+                prices[choice] = Price(seconds * factor, "scaled", f"{MODEL} × {told.name}", MOST_DOUBT)
     return prices
 
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import llvmlite.binding as llvm
-
 from ..compiler.code_version import compiler_version
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout, TensorType
@@ -26,7 +24,8 @@ from ..errors import InputError
 from .hardware import Hardware, this_hardware
 from .isolate import measure_isolated
 from .measure import NOISY, Measurement
-from .records import Record, Records
+from .records import Record, Records, config_records, fastest, llvm_version, made_by
+from .space import Point, Space
 
 Progress = Callable[[str, int, int], None]
 CLOCK_NOISE = 2e-6  # seconds by which runs may differ for no reason of theirs
@@ -112,13 +111,11 @@ class MeasuredCosts:
         """What records of this machine say, or was measured now; None if nothing."""
         if task.digest in self._known:
             return self._known[task.digest]
-        record = self._recorded(task)
-        return None if record is None else _price(record, "record")
+        return self._recorded(task)
 
     def _find(self, task: KernelTask) -> Price:
-        record = self._recorded(task)
-        if record is not None:
-            return _price(record, "record")
+        if (price := self._recorded(task)) is not None:
+            return price
         if self.measure:
             return _price(self._measure(task), "measured")
         if self.predict is not None:
@@ -131,19 +128,20 @@ class MeasuredCosts:
             )
         return _price(sibling, "sibling")
 
-    def _recorded(self, task: KernelTask) -> Record | None:
-        """The fastest that worked, else the last that failed for a reason of its own."""
+    def _recorded(self, task: KernelTask) -> Price | None:
+        """Of the fastest config, else of the last that failed for a reason of its own."""
         machine, here = this_hardware(), made_by()
         fitting = [
             r
             for r in self.records.of(task)
             if r.hardware == machine and r.cold == self.cold and (r.made_by == here or not self.measure)
         ]
-        worked = [r for r in fitting if r.seconds is not None]
-        if worked:
-            return min(worked, key=lambda r: r.seconds or 0.0)
+        if times := config_records(r for r in fitting if r.seconds is not None):
+            default = times.get(_default(task))
+            return replace(_price(fastest(times), "record"), default=default.seconds if default else None)
         failed = [r for r in fitting if r.error not in PASSING]
-        return failed[-1] if failed else fitting[-1] if len(fitting) > 1 else None
+        last = failed[-1] if failed else fitting[-1] if len(fitting) > 1 else None
+        return _price(last, "record") if last else None
 
     def _measure(self, task: KernelTask) -> Record:
         result = measure_isolated(
@@ -164,13 +162,9 @@ def _price(record: Record, source: str) -> Price:
     return Price(seconds, source, record.id, record.spread)
 
 
-def made_by() -> str:
-    """As `Record.made_by` of a record made now."""
-    return f"{compiler_version()[:16]} {_llvm()}"
-
-
-def _llvm() -> str:
-    return ".".join(map(str, llvm.llvm_version_info))
+def _default(task: KernelTask) -> Point:
+    """The config of the template's own rule."""
+    return Space(task).default() if task.program is None else ()
 
 
 def record_of(
@@ -192,7 +186,7 @@ def record_of(
         error=result.error,
         detail=result.detail,
         burnish=compiler_version()[:16],
-        llvm=_llvm(),
+        llvm=llvm_version(),
     )
 
 

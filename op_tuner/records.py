@@ -22,8 +22,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import llvmlite.binding as llvm
 import numpy as np
 
+from ..compiler.code_version import compiler_version
 from ..compiler.kernel_task import Config, DefaultConfig, KernelTask, RejectedConfig
 from ..compiler.templates.registry import template
 from ..errors import InputError
@@ -249,17 +251,48 @@ class Records:
 
 
 def fastest_config(worked: Sequence[Record]) -> Mapping[str, Any]:
-    """The answers with the smallest median time among records of one task that worked: on the machine that is
-    nearest to this one, of the kind of measurement (`cold` or not) that there is more of."""
+    """The answers of the fastest config among records of one task that worked: on the machine that is nearest
+    to this one, of the kind of measurement (`cold` or not) that there is more of."""
     machine = this_hardware()
     near = min(machine.distance(r.hardware) for r in worked)
     there = [r for r in worked if machine.distance(r.hardware) == near]
     cold = 2 * sum(r.cold for r in there) >= len(there)
-    times: dict[tuple[tuple[str, Any], ...], list[float]] = {}
-    for r in there:
-        if r.cold == cold:
-            times.setdefault(tuple(r.config.items()), []).append(r.seconds or 0.0)
-    return dict(min(times.items(), key=lambda item: statistics.median(item[1]))[0])
+    return fastest(config_records([r for r in there if r.cold == cold])).config
+
+
+def config_records(worked: Iterable[Record]) -> dict[tuple[tuple[str, Any], ...], Record]:
+    """By config, of records that worked: the one that stands for its time, see `typical`.
+
+    Records of this compiler count alone where there are any: what an older one made of a config may differ.
+    """
+    found: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
+    records = list(worked)
+    here = [r for r in records if r.made_by == made_by()]
+    for r in here or records:
+        found.setdefault(tuple(r.config.items()), []).append(r)
+    return {
+        config: min(rs, key=lambda r: r.seconds != typical([r.seconds or 0.0 for r in rs]))
+        for config, rs in found.items()
+    }
+
+
+def fastest(records: Mapping[Any, Record]) -> Record:
+    return min(records.values(), key=lambda r: r.seconds or 0.0)
+
+
+def typical(times: Sequence[float]) -> float:
+    """A config's time by its measurements: their median, the lower of two in the middle, so that neither one
+    lucky run nor one that was disturbed decides where there are three or two."""
+    return statistics.median_low(times)
+
+
+def made_by() -> str:
+    """As `Record.made_by` of a record made now."""
+    return f"{compiler_version()[:16]} {llvm_version()}"
+
+
+def llvm_version() -> str:
+    return ".".join(map(str, llvm.llvm_version_info))
 
 
 def tuned_configs(path: Path | None) -> Callable[[KernelTask], Config]:

@@ -1,39 +1,50 @@
 """Tunes the tasks of a network together: each batch of measurements goes where it should gain the most time.
 
-Every measurement is a record at once, so that whatever ends a tuner loses nothing, and the next one goes on
-from there.
+    defaults   of the tasks in the plan are measured; the plan is solved again, until nothing new enters it
+    search     batches go to tasks in the plan and to those that are close to a place in it
+    confirm    winners and their defaults are measured again
+
+The plan is solved again whenever that may change it. Every measurement is a record at once, so that whatever
+ends a tuner loses nothing, and the next one goes on from there.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..compiler.kernel_task import KernelTask
 from ..errors import InputError
-from .costs import made_by, record_of
+from .costs import record_of
+from .forecast import Forecast, curve, play
 from .hardware import Hardware
 from .isolate import Candidate, Local, Spans
 from .learner import Learner
 from .measure import SECONDS, Measurement
 from .model import OBJECTIVES
-from .records import Records
+from .records import Records, made_by
 from .search import Annealing, Genetic, Random, Strategy
 from .space import Point, Space
+from .tuned_task import TunedTask, Wanted
 
 STRATEGIES = ("annealing", "genetic", "random")
 BATCH = 8  # measurements between two decisions
-RECENT = 0.2  # weight of what a task gained lately, against what it may gain if times fall as 1 / trials
-WINDOW = 2 * BATCH  # trials that are recent
+CALIBRATION = 3  # batches before the forecast
+EARLY = 0.1  # share of a run behind which the forecast waits no longer
 CONFIRMED = 3  # measurements of a config that is to replace the default, and of the default
-SEARCHING = 0.9  # share of a time budget; the rest is for confirming
+CONFIRMING = 0.25  # share of a time budget that is kept for that, at most
+REPLANNING = 0.1  # share of the time that planning again may take
+PATIENCE = 8  # batches after which the plan is solved again, though no rival has become faster
+ROUNDS = 10  # of planning in a row, each with tasks that are new to the plan
+AGAIN = 0.6  # the time of a trial over that of its task's first, which computes what results should be
 TIME_LIMIT = 20.0  # seconds for one candidate, building and checking included
 
 Progress = Callable[[str, int, int], None]
+Replan = Callable[[], Sequence[Wanted]]
 
 
 class Measurer(Protocol):
@@ -62,78 +73,31 @@ class Spent:
     overhead: float = 0.0
 
 
-@dataclass
-class TunedTask:
-    """One task: how often the network runs it, and what is known. Times are in seconds."""
+@dataclass(frozen=True)
+class Trial:
+    """One measurement in the course of a run. Times are in seconds."""
 
-    task: KernelTask
-    count: int
-    space: Space
-    strategy: Strategy
-    default: Point
-    times: dict[Point, list[float]] = field(default_factory=dict)  # of what worked
-    failed: set[Point] = field(default_factory=set)
-    course: list[float] = field(default_factory=list)  # the best after each trial
-    exhausted: bool = False
-
-    @property
-    def before(self) -> float:
-        """Of the default config; infinite if it fails or has not been measured."""
-        return self.time(self.default)
-
-    @property
-    def after(self) -> float:
-        return self.time(self.best)
-
-    @property
-    def best(self) -> Point:
-        """The config with the smallest median, the default among them."""
-        return min(self.times, key=self.time, default=self.default)
-
-    @property
-    def trials(self) -> int:
-        return len(self.course)
-
-    def time(self, point: Point) -> float:
-        """The median of a config's measurements."""
-        return statistics.median(self.times[point]) if point in self.times else float("inf")
-
-    def learn(self, point: Point, seconds: float | None) -> None:
-        new = point not in self.times and point not in self.failed
-        if seconds is None:
-            self.failed.add(point)
-        else:
-            self.times.setdefault(point, []).append(seconds)
-        known = point in self.times
-        self.strategy.tell(point, self.time(point) if known else None)
-        if new:
-            self.course.append(min([*self.course[-1:], seconds or float("inf")]))
-
-    def gain(self) -> float:
-        """Seconds of the whole network that one more trial may save, roughly.
-
-        After Ansor's task scheduler (Zheng et al. 2020, section 6): what the latest trials gained each, and
-        best / trials, the gain of the next one if times fell in proportion to 1 / trials. 0 where nothing
-        has worked so far.
-        """
-        if not self.trials or self.course[-1] == float("inf"):
-            return 0.0
-        now, window = self.course[-1], min(WINDOW, self.trials)
-        then = self.course[-window]
-        recent = (then - now) / window if then < float("inf") else 0.0
-        return self.count * (RECENT * recent + (1 - RECENT) * now / self.trials)
+    task: str  # digest
+    batch: int  # 0 before the search
+    score: float | None  # of the model, larger is faster; None where it was not asked
+    seconds: float | None  # None where the candidate failed
+    best: float  # of the task so far
+    network: float  # by the plan of then, with the best configs so far
+    at: float  # since the start
 
 
 class Tuner:
-    """Measures configs of `tasks`, each with how often the network runs it.
+    """Measures configs of the tasks that are wanted.
 
-    The default config of every task is measured first and competes with all others; a config that is to
-    replace it is measured again, as is the default. Records of this machine and compiler count as measured.
+    The default config of every task in the plan is measured first and competes with all others; a config that
+    is to replace it is measured again, as is the default. Records of this machine and compiler count as
+    measured. `replan` gives what is wanted by all that is recorded by now; `announce` is told once how long
+    the run will take, as soon as trials have shown it.
     """
 
     def __init__(
         self,
-        tasks: Sequence[tuple[KernelTask, int]],
+        tasks: Sequence[Wanted],
         records: Records,
         *,
         threads: int,
@@ -145,6 +109,8 @@ class Tuner:
         time_limit: float = TIME_LIMIT,
         measure: Measurer | None = None,
         progress: Progress | None = None,
+        replan: Replan | None = None,
+        announce: Callable[[Forecast], None] | None = None,
     ):
         if strategy not in STRATEGIES:
             raise InputError(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
@@ -152,121 +118,278 @@ class Tuner:
             raise InputError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
         self.records, self.threads, self.cold = records, threads, cold
         self.measure = measure or Local(threads, cold=cold, seconds=seconds, time_limit=time_limit)
-        self.progress = progress
+        self.progress, self.replan, self.announce = progress, replan, announce
         self.measured = 0
         self.spent = Spent()
         self.interrupted = False
-        learner = Learner(objective, seed) if strategy == "annealing" else None
+        self.forecast: Forecast | None = None
+        self.history: list[Trial] = []
+        self._strategy, self._seed = strategy, seed
+        self._learner = Learner(objective, seed) if strategy == "annealing" else None
         self._limit: int | None = None
         self._budget: float | None = None
         self._started = 0.0
-        self.tasks = [self._task(task, count, strategy, learner, seed) for task, count in tasks]
+        self._batches = 0
+        self._planning = _Planning()
+        self._tasks: dict[str, TunedTask] = {}
+        self._want(tasks)
 
-    def _task(self, task: KernelTask, count: int, name: str, learner: Learner | None, seed: int) -> TunedTask:
-        space = Space(task)
-        strategy: Strategy
-        if learner is not None:
-            strategy = Learning(space, learner, seed)
-        else:
-            strategy = {"genetic": Genetic, "random": Random}[name](space, seed)
-        found = TunedTask(task, count, space, strategy, space.default())
-        machine, here = self.measure.hardware, made_by()
-        for r in self.records.of(task):
-            if r.hardware == machine and r.cold == self.cold and r.made_by == here:
-                found.learn(tuple(r.config.items()), r.seconds)
-        return found
+    @property
+    def tasks(self) -> list[TunedTask]:
+        return list(self._tasks.values())
 
     @property
     def before(self) -> float:
-        """Seconds of all tasks, each as often as the network runs it, with default configs."""
-        return sum(t.count * t.before for t in self.tasks)
+        """Seconds of the plan to compare with, with default configs."""
+        return sum(t.wanted.base * t.before for t in self.tasks if t.wanted.base)
 
     @property
     def after(self) -> float:
-        return sum(t.count * t.after for t in self.tasks)
+        """Seconds of the plan of now, with the best configs."""
+        return sum(t.count * t.after for t in self.tasks if t.count)
 
-    def run(self, trials: int | None = None, budget: float | None = None) -> None:
-        """Until `trials` more configs have been measured, defaults included, or `budget` seconds are over.
+    def run(
+        self, trials: int | None = None, budget: float | None = None, started: float | None = None
+    ) -> None:
+        """Until `trials` more configs have been measured, defaults included, or `budget` seconds are over,
+        since `started` (`time.monotonic`; default: now), confirming included.
 
         Ctrl-C ends it, too, and sets `interrupted`; what was measured is kept.
         """
         if trials is None and budget is None:
             raise InputError("how long? give a number of trials or a budget of seconds")
-        self._limit, self._budget, self._started = trials, budget, time.monotonic()
+        self._limit, self._budget = trials, budget
+        self._started = time.monotonic() if started is None else started
         busy = self.measure.spans.seconds
         try:
+            self._settle()
             self._search()
             self._confirm()
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
-            whole = time.monotonic() - self._started
+            whole = self._elapsed()
             self.spent.whole += whole
             self.spent.overhead += max(0.0, whole - (self.measure.spans.seconds - busy))
 
-    def _search(self) -> None:
-        new = [t for t in self.tasks if not t.times and t.default not in t.failed]
-        self._try([(found, found.default) for found in new])
-        while not self._over(SEARCHING):
-            open_tasks = [t for t in self.tasks if not t.exhausted and t.gain() > 0]
-            if not open_tasks:
-                return
-            best = max(open_tasks, key=TunedTask.gain)
-            left = BATCH if self._limit is None else self._limit - self.measured
-            points = best.strategy.propose(min(BATCH, left))
-            best.exhausted = not points
-            self._try([(best, point) for point in points])
+    def _want(self, wanted: Sequence[Wanted]) -> bool:
+        """Takes up what a plan says; whether it runs other tasks than before."""
+        before = {digest: t.count for digest, t in self._tasks.items() if t.count}
+        for task in self._tasks.values():
+            task.wanted = Wanted(task.task)
+        for one in wanted:
+            if one.task.digest in self._tasks:
+                self._tasks[one.task.digest].wanted = one
+            else:
+                self._tasks[one.task.digest] = self._task(one)
+        return before != {digest: t.count for digest, t in self._tasks.items() if t.count}
 
-    def _over(self, share: float = 1.0) -> bool:
+    def _task(self, wanted: Wanted) -> TunedTask:
+        space = Space(wanted.task)
+        strategy: Strategy
+        if self._learner is not None:
+            strategy = Learning(space, self._learner, self._seed)
+        else:
+            strategy = {"genetic": Genetic, "random": Random}[self._strategy](space, self._seed)
+        found = TunedTask(wanted, space, strategy, space.default())
+        machine, here = self.measure.hardware, made_by()
+        for r in self.records.of(wanted.task):
+            if r.hardware == machine and r.cold == self.cold and r.made_by == here:
+                found.learn(tuple(r.config.items()), r.seconds)
+        return found
+
+    def _settle(self) -> None:
+        """Measures the defaults of what the plan runs, and plans again, until nothing new enters it."""
+        for _ in range(ROUNDS):
+            new = [t for t in self.tasks if (t.count or t.wanted.base) and not t.default_known]
+            for n in range(0, len(new), BATCH):
+                self._try([(found, found.default) for found in new[n : n + BATCH]])
+            if self._over(self._reserve()) or not self.plan_again():
+                return
+
+    def plan_again(self) -> bool:
+        """By all that is known now; whether another plan than before came out."""
+        if self.replan is None:
+            return False
+        start = time.monotonic()
+        changed = self._want(self.replan())
+        self._planning = _Planning(self._batches, time.monotonic(), time.monotonic() - start)
+        return changed
+
+    def _may_change(self) -> bool:
+        """Whether the plan should be solved again: not so often that this takes much of the time."""
+        if self.replan is None:
+            return False
+        last = self._planning
+        if time.monotonic() - last.at < last.took / REPLANNING:
+            return False
+        return any(t.crosses for t in self.tasks) or self._batches - last.batches >= PATIENCE
+
+    def _search(self) -> None:
+        while not self._over(self._reserve()):
+            if self.forecast is None and (self._batches >= CALIBRATION or self._progress() >= EARLY):
+                self._predict()
+            best = self._most_promising()
+            if best is None:
+                return
+            self._batch(best)
+            if self._may_change() and self.plan_again():
+                self._settle()
+
+    def _most_promising(self) -> TunedTask | None:
+        """The task with the largest expected gain, per second of measuring where time is what is given."""
+        gain = curve(self.tasks)
+        timed = self._budget is not None
+        gains = [(t.gain(gain) / (self._cost(t) or 1.0 if timed else 1.0), t) for t in self.tasks]
+        best = max((g for g in gains if not g[1].exhausted), key=lambda g: g[0], default=(0.0, None))
+        return best[1] if best[0] > 0 else None
+
+    def _batch(self, found: TunedTask) -> None:
+        self._batches += 1
+        if not found.default_known:
+            self._try([(found, found.default)])
+            return
+        start = time.monotonic()
+        points = found.strategy.propose(max(1, min(BATCH, self._left(found))))
+        scores = found.strategy.expected(points) if isinstance(found.strategy, Learning) else None
+        found.spent += time.monotonic() - start
+        found.exhausted = not points
+        self._try([(found, point) for point in points], scores)
+
+    def _over(self, reserve: float = 0.0) -> bool:
+        """Whether trials are used up, or one more would not end before the last `reserve` seconds begin."""
         if self._limit is not None and self.measured >= self._limit:
             return True
-        return self._late(share)
+        return self._late(reserve)
 
-    def _late(self, share: float = 1.0) -> bool:
-        return self._budget is not None and time.monotonic() - self._started >= share * self._budget
+    def _left(self, found: TunedTask) -> int:
+        """Trials of a task that there is still room for, BATCH at most."""
+        left = BATCH if self._limit is None else self._limit - self.measured
+        if self._budget is None or not (cost := self._cost(found)):
+            return left
+        return min(left, int((self._budget - self._reserve() - self._elapsed()) / cost))
+
+    def _late(self, reserve: float = 0.0) -> bool:
+        if self._budget is None:
+            return False
+        return self._elapsed() + self._mean_cost() + reserve > self._budget
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def _progress(self) -> float:
+        """The share of the run that is over."""
+        by_trials = self.measured / self._limit if self._limit else 0.0
+        return max(by_trials, self._elapsed() / self._budget if self._budget else 0.0)
+
+    def _cost(self, found: TunedTask) -> float:
+        """Seconds of one more trial of a task; 0 where nothing has been measured."""
+        if found.tried:
+            return found.spent / found.tried
+        return self._again() * found.first or self._mean_cost()
+
+    def _mean_cost(self) -> float:
+        costs = [self._cost(t) for t in self.tasks if t.first]
+        return statistics.fmean(costs) if costs else 0.0
+
+    def _again(self) -> float:
+        """The time of a trial over that of its task's first one."""
+        firsts = sum(t.first * t.tried for t in self.tasks)
+        return sum(t.spent for t in self.tasks) / firsts if firsts else AGAIN
+
+    def _reserve(self) -> float:
+        """Seconds that confirming will take."""
+        if self._budget is None:
+            return 0.0
+        wanted = sum(len(self._doubted(t)) * self._cost(t) for t in self.tasks if t.count)
+        return min(CONFIRMING * self._budget, (CONFIRMED - 1) * wanted)
+
+    def _predict(self) -> None:
+        """Says how long the run will take, and what it will gain."""
+        spent = self._elapsed()
+        left = math.inf if self._budget is None else self._budget - spent - self._reserve()
+        trials = math.inf if self._limit is None else self._limit - self.measured
+        seconds, done, saved = play(self.tasks, BATCH, self._cost, left, trials)
+        confirming = 2 * (CONFIRMED - 1) * sum(self._cost(t) for t in self.tasks if t.count)
+        whole = spent + seconds + confirming
+        if self._budget is not None:
+            whole = min(whole, self._budget)
+        self.forecast = Forecast(whole, self.measured + done, self.before, self.after - saved, spent)
+        if self.announce is not None:
+            self.announce(self.forecast)
 
     def _confirm(self) -> None:
-        """Measures winners and their defaults again, those first that save most; not counted as trials."""
-        for found in sorted(self.tasks, key=lambda t: -t.count * _saved(t)):
-            while found.best != found.default and not self._late():
-                doubted = [p for p in (found.default, found.best) if len(found.times.get(p, ())) < CONFIRMED]
-                doubted = [p for p in doubted if p not in found.failed]
-                if not doubted:
-                    break
-                for _ in self._measure([(found, point) for point in doubted], alone=True):
-                    self._tell(f"confirming {found.task.name}")
+        """Measures winners and their defaults again, those first that save most; not counted as trials. What
+        that brings into the plan is measured, too."""
+        for _ in range(ROUNDS):
+            for found in sorted(self.tasks, key=lambda t: -t.count * t.saved):
+                while found.count and not self._late() and (doubted := self._doubted(found)):
+                    for _ in self._measure([(found, point) for point in doubted], alone=True):
+                        self._tell(f"confirming {found.task.name}")
+                        if self._late():
+                            return
+            if self._late() or not self.plan_again():
+                return
 
-    def _try(self, wanted: Sequence[tuple[TunedTask, Point]]) -> None:
+    def _doubted(self, found: TunedTask) -> list[Point]:
+        """The best config and the default, as far as they have not been measured often enough."""
+        if found.best == found.default:
+            return [] if found.default_known else [found.default]
+        points = [p for p in (found.default, found.best) if len(found.times.get(p, ())) < CONFIRMED]
+        return [p for p in points if p not in found.failed]
+
+    def _try(self, wanted: Sequence[tuple[TunedTask, Point]], scores: Sequence[float] | None = None) -> None:
         """Until trials or time are over."""
         if self._limit is not None:
             wanted = wanted[: self._limit - self.measured]
-        if self._over(SEARCHING):
+        if self._over(self._reserve()):
             return
-        for found in self._measure(wanted):
+        for found in self._measure(wanted, scores):
             self.measured += 1
             was = "" if found.best == found.default else f" (default {_micro(found.before)})"
-            whole = f"{1e3 * self.after:.3f} ms" if self.after < float("inf") else "not yet known"
+            whole = f"{1e3 * self.after:.3f} ms" if self.after < math.inf else "not yet known"
             self._tell(f"{found.task.name}: {_micro(found.after)}{was}, network {whole}")
-            if self._over(SEARCHING):
+            if self._over(self._reserve()):
                 return
 
-    def _measure(self, wanted: Sequence[tuple[TunedTask, Point]], alone: bool = False) -> Iterator[TunedTask]:
+    def _measure(
+        self,
+        wanted: Sequence[tuple[TunedTask, Point]],
+        scores: Sequence[float] | None = None,
+        alone: bool = False,
+    ) -> Iterator[TunedTask]:
         """The tasks, as soon as the record of each is kept."""
         candidates = [
-            Candidate(found.task, Space.config(point), float("inf") if alone else found.after)
+            Candidate(found.task, Space.config(point), math.inf if alone else found.after)
             for found, point in wanted
         ]
-        with closing(self.measure(candidates, alone)) as results:
-            for n, result in results:
-                found, point = wanted[n]
-                if result.error:  # a crash tells only of the answers before it
-                    result = replace(result, config=dict(point))
-                record = record_of(found.task, result, self.threads, self.cold, self.measure.hardware)
-                self.records.add(record)
-                self.spent.building += result.building
-                self.spent.running += result.running
-                found.learn(point, record.seconds)
-                yield found
+        start, took = time.monotonic(), list[tuple[TunedTask, float]]()
+        try:
+            with closing(self.measure(candidates, alone)) as results:
+                for n, result in results:
+                    found, point = wanted[n]
+                    took.append((found, result.building + result.running))
+                    self._learn(found, point, result, scores[n] if scores else None)
+                    yield found
+        finally:
+            self._share(took, time.monotonic() - start)
+
+    def _learn(self, found: TunedTask, point: Point, result: Measurement, score: float | None) -> None:
+        if result.error:  # a crash tells only of the answers before it
+            result = replace(result, config=dict(point))
+        record = record_of(found.task, result, self.threads, self.cold, self.measure.hardware)
+        self.records.add(record)
+        self.spent.building += result.building
+        self.spent.running += result.running
+        found.learn(point, record.seconds)
+        where = (found.task.digest, self._batches, score, record.seconds)
+        self.history.append(Trial(*where, found.after, self.after, self._elapsed()))
+
+    def _share(self, took: Sequence[tuple[TunedTask, float]], whole: float) -> None:
+        """The time of a batch among its candidates: they are built and run at the same time as others."""
+        total = sum(seconds for _, seconds in took)
+        for found, seconds in took:
+            found.took(whole * seconds / total if total else whole / len(took))
 
     def _tell(self, text: str) -> None:
         if self.progress is None:
@@ -274,8 +397,17 @@ class Tuner:
         if self._limit is not None:
             self.progress(text, self.measured, max(self._limit, self.measured))
         elif self._budget is not None:
-            spent = int(time.monotonic() - self._started)
+            spent = int(self._elapsed())
             self.progress(text, spent, max(int(self._budget), spent))
+
+
+@dataclass(frozen=True)
+class _Planning:
+    """When the plan was last solved: behind so many batches, at a time; and how long that took."""
+
+    batches: int = 0
+    at: float = 0.0
+    took: float = 0.0
 
 
 class Learning(Annealing):
@@ -289,10 +421,10 @@ class Learning(Annealing):
         super().tell(point, seconds)
         self.own.tell(point, seconds)
 
-
-def _saved(found: TunedTask) -> float:
-    return found.before - found.after if found.before < float("inf") else float("inf")
+    def expected(self, points: Sequence[Point]) -> list[float] | None:
+        """The model's scores, once it has learnt; larger is faster."""
+        return list(map(float, self.own.scores(points))) if points and self.own.ready() else None
 
 
 def _micro(seconds: float) -> str:
-    return f"{1e6 * seconds:.1f} µs" if seconds < float("inf") else "fails"
+    return f"{1e6 * seconds:.1f} µs" if seconds < math.inf else "fails"

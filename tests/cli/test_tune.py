@@ -45,21 +45,18 @@ def tuned(tmp_path_factory):
 
 
 def test_tune(tuned):
-    assert tuned.measured == 12 == sum(k.trials for k in tuned.kernels) and not tuned.interrupted
+    assert tuned.measured == 12 >= sum(k.trials for k in tuned.kernels) >= 6 and not tuned.interrupted
     assert len(read(tuned.records)[0]) >= 12
     assert 0 < tuned.after <= tuned.before < 1
     for kernel in tuned.kernels:
-        assert kernel.count >= 1 and kernel.trials >= 1 and 0 < kernel.after <= kernel.before
+        assert kernel.count + kernel.base >= 1 <= kernel.trials and 0 < kernel.after <= kernel.before
 
 
 def test_compile_takes_the_fastest_and_computes_the_same(tuned, answers):
     module = package.compile(zoo.build("digits"), threads=1, records=tuned.records)
-    recorded = {r.task for r in Records(tuned.records, shipped=False)}
-    known = Records(tuned.records, shipped=False)
-    assert {digest for digest, found in answers.items() if found} == recorded & set(answers)
-    assert len(recorded & set(answers)) == len(tuned.kernels)
-    best = {tuple(k.config.items()) for k in tuned.kernels}
-    assert {tuple(answers[d].items()) for d in recorded} == best and len(known) >= 12
+    found = {kernel.task: kernel.config for kernel in tuned.kernels if kernel.count}
+    assert answers == {digest: dict(found.get(digest, {})) for digest in answers}
+    assert set(found) <= set(answers) and len(Records(tuned.records, shipped=False)) >= 12
     plain = package.compile(zoo.build("digits"), threads=1)
     assert not any(answers.values())
     (name,) = (i.name for i in module.inputs)
@@ -84,8 +81,7 @@ def test_the_command(burnish, tmp_path):
     assert f"burnish compile digits --threads 1 --records {records}" in first.stdout
     again = burnish("tune", "digits", "--trials", 3, "--records", records, "--strategy", "genetic", *FAST[:2])
     assert "3 configs measured in" in again.stdout
-    rows = [row.split() for row in again.stdout.splitlines() if row.strip().endswith("×")]
-    assert sum(int(row[3]) for row in rows if row[0] != "network") == 9
+    assert len({tuple(r.config.items()) + (r.task,) for r in read(records)[0]}) == 9
     out = tmp_path / "digits.so"
     burnish("compile", "digits", "--threads", 1, "--records", records, "-o", out)
     assert out.exists()

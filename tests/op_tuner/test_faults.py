@@ -16,6 +16,7 @@ from burnish.compiler.ir.types import F32
 from burnish.compiler.templates import naive, registry
 from burnish.op_tuner.isolate import Local
 from burnish.op_tuner.records import Records
+from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 
 from .tasks import double, hang, hoard, leave
@@ -126,7 +127,7 @@ def test_every_planted_fault_is_recorded_as_what_it_is(tmp_path, planted, monkey
     before = os.sched_getaffinity(0)
     records = Records(tmp_path / "records.jsonl", shipped=False)
     measure = Local(1, seconds=0.001, time_limit=LIMIT, memory=1 << 28)
-    tuner = Tuner([(double(), 1)], records, threads=1, strategy="random", measure=measure)
+    tuner = Tuner([Wanted(double(), 1, 1)], records, threads=1, strategy="random", measure=measure)
     wanted = iter([points(faults), points(GOOD[1:]), []])
     monkeypatch.setattr(tuner.tasks[0].strategy, "propose", lambda count: next(wanted))
     tuner.run(trials=len(faults) + len(GOOD))
@@ -142,14 +143,14 @@ def test_every_planted_fault_is_recorded_as_what_it_is(tmp_path, planted, monkey
     assert os.sched_getaffinity(0) == before
     spent = tuner.spent
     assert 0 < spent.overhead < spent.whole and spent.building > LIMIT and spent.running > 0.5
-    again = Tuner([(double(), 1)], records, threads=1, strategy="random")
+    again = Tuner([Wanted(double(), 1, 1)], records, threads=1, strategy="random")
     assert again.tasks[0].failed == set(points(faults))
 
 
 def test_a_tuner_that_is_stopped_leaves_no_process(tmp_path, planted, monkeypatch):
     records = Records(tmp_path / "records.jsonl", shipped=False)
     measure = Local(1, seconds=0.001)
-    tuner = Tuner([(double(), 1)], records, threads=1, strategy="random", measure=measure)
+    tuner = Tuner([Wanted(double(), 1, 1)], records, threads=1, strategy="random", measure=measure)
     monkeypatch.setattr(tuner.tasks[0].strategy, "propose", lambda count: points(["well", "hang", "endless"]))
 
     def stop(*progress):

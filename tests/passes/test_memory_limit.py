@@ -12,7 +12,7 @@ from burnish.errors import InfeasibleError, InputError
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.assign_layouts import memory_of_plans
 from burnish.graph_passes.pack_weights import Packer, packed_sizes
-from burnish.graph_passes.plan_layout import PlanOptions, _Planner, plan_layout
+from burnish.graph_passes.plan_layout import Planner, PlanOptions, plan_layout
 from burnish.graph_passes.predict import PredictedCost
 from burnish.models import zoo
 from onnx import TensorProto, helper, numpy_helper
@@ -97,7 +97,7 @@ def test_the_module_stays_within_the_limit(planning):
 def test_sizes_are_those_of_packed_weights(name):
     model = network() if name == "network" else zoo.build("lstm_lm_step")
     graph = pipeline.optimise(import_onnx(model), TARGET, THREADS, stop_after="fuse")
-    planner = _Planner(graph, BLOCK, PredictedCost(TARGET, THREADS), 1e-4)
+    planner = Planner(graph, BLOCK, PredictedCost(TARGET, THREADS), 1e-4)
     checked = 0
     for n, node in enumerate(graph.nodes):
         for decision in planner.options[n]:

@@ -13,7 +13,7 @@ from burnish.graph_passes.assign_layouts import apply_plan
 from burnish.graph_passes.make_tasks import task_of
 from burnish.graph_passes.pairs import KEPT, STRIPS, pointwise_after
 from burnish.graph_passes.pbqp import solve
-from burnish.graph_passes.plan_layout import MODES, LayoutPlan, PlanOptions, _Planner, plan_layout
+from burnish.graph_passes.plan_layout import MODES, LayoutPlan, Planner, PlanOptions, plan_layout
 from burnish.graph_passes.predict import PredictedCost
 from burnish.graph_passes.task_cost import decided_task
 from onnx import TensorProto, helper, numpy_helper
@@ -81,7 +81,7 @@ def test_what_is_no_pair(change):
 @pytest.mark.parametrize("seed", range(8))
 def test_plan_has_least_cost(seed):
     """Over every combination of the alternatives, halves of pairs without the other half included."""
-    planner = _Planner(fused(network()), BLOCK, RandomCost(seed), 1e-5)
+    planner = Planner(fused(network()), BLOCK, RandomCost(seed), 1e-5)
     choices = itertools.product(*(range(len(o)) for o in planner.options.values()))
     best = min(planner.plan(dict(enumerate(choice))).cost for choice in choices)
     solution = solve(planner.problem(), max_nodes=2000)

@@ -15,7 +15,7 @@ from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.alternatives import Decision, alternatives, decides, layouts_of
 from burnish.graph_passes.assign_layouts import apply_plan
 from burnish.graph_passes.pbqp import solve
-from burnish.graph_passes.plan_layout import MODES, PlanOptions, _Planner, plan_layout
+from burnish.graph_passes.plan_layout import MODES, Planner, PlanOptions, plan_layout
 from burnish.graph_passes.predict import PredictedCost
 from burnish.models import zoo
 from onnx import TensorProto, helper, numpy_helper
@@ -112,7 +112,7 @@ class RandomCost:
 def test_plan_has_least_cost(seed):
     """Over every combination of the alternatives, with at most three of each operator."""
     graph = fused(network())
-    planner = _Planner(graph, BLOCK, RandomCost(seed), 1e-5)
+    planner = Planner(graph, BLOCK, RandomCost(seed), 1e-5)
     rng = np.random.default_rng(seed)
     for n, options in planner.options.items():
         kept = sorted(rng.choice(len(options), min(3, len(options)), replace=False))
@@ -137,7 +137,7 @@ def test_conversions_through_a_third_layout():
 
     blocked, last = layouts_of(4, BLOCK)
     graph = fused(network())
-    planner = _Planner(graph, BLOCK, Detour(0), 1e-5)
+    planner = Planner(graph, BLOCK, Detour(0), 1e-5)
     assert planner.route("a", None, blocked).hops == (last, blocked)
     assert planner.route("a", None, blocked).cost == 2.0
     assert planner.route("a", None, last).hops == (last,)
@@ -236,7 +236,7 @@ def test_an_output_that_is_read_plain_is_copied_once():
     blocked, _ = layouts_of(4, BLOCK)
     for decisions in itertools.product(*(alternatives(graph, node, BLOCK) for node in graph.nodes)):
         if decisions[0].writes == blocked:
-            planner = _Planner(graph, BLOCK, RandomCost(1), 1e-5)
+            planner = Planner(graph, BLOCK, RandomCost(1), 1e-5)
             choice = {n: planner.options[n].index(d) for n, d in enumerate(decisions)}
             plan = planner.plan(choice)
             done = apply_plan(graph, TARGET, plan)

@@ -1,0 +1,106 @@
+"""The plans of one network by what is recorded of its kernels, for a tuner that asks again and again."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from .compiler.ir.graph import Graph
+from .compiler.kernel_task import KernelTask
+from .compiler.target import Target
+from .graph_passes.alternatives import Decision
+from .graph_passes.assign_layouts import apply_plan, memory_of_plans
+from .graph_passes.plan_layout import Cost, LayoutPlan, PlanOptions, plan_layout
+from .graph_passes.predict import PredictedCost
+from .graph_passes.rivals import rivals
+from .graph_passes.setup import split_setup
+from .graph_passes.task_cost import plan_choices
+from .op_tuner.costs import MeasuredCosts, conversion_task
+from .op_tuner.records import Records
+from .op_tuner.tuned_task import Wanted
+from .pipeline import kernel_tasks
+
+
+@dataclass(frozen=True)
+class Change:
+    """A node of the network that does something else than without measuring."""
+
+    node: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """What a plan runs."""
+
+    plan: LayoutPlan
+    tasks: dict[str, KernelTask]  # by digest
+    calls: Counter[str]
+
+
+class NetworkPlans:
+    """Plans of a fused graph: the one that is made without measuring, and the best by the records of now."""
+
+    def __init__(self, graph: Graph, target: Target, threads: int, options: PlanOptions, records: Records):
+        self.graph, self.target, self.threads, self.options = graph, target, threads, options
+        self.cold = graph.constant_bytes > target.l3  # as `pipeline.price`
+        predicted = PredictedCost(target, threads)
+        copy = partial(conversion_task, target=target, threads=threads)
+        self._costs = MeasuredCosts(records, target, threads, measure=False, cold=self.cold)
+        self._choices = plan_choices(graph, predicted, options, copy)
+        self._memory = memory_of_plans(graph, target, threads)
+        self._known: dict[Hashable, _Kernels] = {}
+        self._first = self._now = self._plan(predicted)
+
+    def wanted(self) -> list[Wanted]:
+        """The tasks of the best plan, of the first one, and those that are close to a place in the best."""
+        cost = self._choices.price(self._costs)
+        self._now = self._plan(cost)
+        found = {**self._first.tasks, **self._now.tasks}
+        targets: dict[str, list[float]] = {}
+        expected: dict[str, float] = {}
+        for rival in rivals(self.graph, self.target.lanes(4), cost, self.options, self._now.plan):
+            node = self.graph.nodes[rival.node]
+            task = self._choices.tasks.get((node.outputs, rival.decision))
+            if task is not None:
+                found.setdefault(task.digest, task)
+                targets.setdefault(task.digest, []).append(rival.target)
+                expected[task.digest] = cost.price(self.graph, node, rival.decision).seconds
+        return [
+            Wanted(
+                *(task, self._now.calls[digest], self._first.calls[digest]),
+                *(tuple(targets.get(digest, ())), expected.get(digest, math.inf)),
+            )
+            for digest, task in found.items()
+            if task.algorithm != "loops"  # a loop program as it is: nothing to choose
+        ]
+
+    def changes(self) -> tuple[Change, ...]:
+        """What nodes do in the best plan, as of `wanted`, and not in the first one."""
+        first, now = self._first.plan.decisions, self._now.plan.decisions
+        nodes = self.graph.nodes
+        return tuple(
+            Change(nodes[n].name or nodes[n].outputs[0], _text(first[n]), _text(now[n]))
+            for n in sorted(now)
+            if first[n] != now[n]
+        )
+
+    def _plan(self, cost: Cost) -> _Kernels:
+        plan = plan_layout(self.graph, self.target.lanes(4), cost, self.options, self._memory)
+        routes = frozenset((c.value, c.source, c.hops) for c in plan.conversions)
+        key = (frozenset(plan.decisions.items()), routes)
+        if key not in self._known:
+            graph, _ = split_setup(apply_plan(self.graph, self.target, plan), "packed")
+            tasks = list(kernel_tasks(graph, self.target, self.threads).values())
+            by_digest = {task.digest: task for task in tasks}
+            self._known[key] = _Kernels(plan, by_digest, Counter(task.digest for task in tasks))
+        return replace(self._known[key], plan=plan)
+
+
+def _text(decision: Decision) -> str:
+    layouts = f"{decision.reads or 'plain'} → {decision.writes or 'plain'}"
+    return f"{decision.algorithm}, {layouts}"

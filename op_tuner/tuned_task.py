@@ -1,0 +1,134 @@
+"""What a tuner knows of one task: its measurements, and what more of them may gain."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ..compiler.kernel_task import KernelTask
+from . import expected_gain
+from .records import typical
+from .search import Strategy
+from .space import Point, Space
+
+RECENT = 0.2  # weight of what a task gained lately, against what is expected of its next trials
+WINDOW = 16  # trials that are recent
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A task that a network's plan runs `count` times, or that might stand in the plan.
+
+    base      times that the plan to compare with runs it
+    targets   for each place where it might stand: seconds below which that would pay
+    expected  seconds, until it is measured
+    """
+
+    task: KernelTask
+    count: int = 0
+    base: int = 0
+    targets: tuple[float, ...] = ()
+    expected: float = math.inf
+
+
+@dataclass
+class TunedTask:
+    """Times are in seconds."""
+
+    wanted: Wanted
+    space: Space
+    strategy: Strategy
+    default: Point
+    times: dict[Point, list[float]] = field(default_factory=dict)  # of what worked
+    failed: set[Point] = field(default_factory=set)
+    course: list[float] = field(default_factory=list)  # the best after each trial
+    exhausted: bool = False
+    tried: int = 0  # measurements of this run but the first, which prepares others
+    spent: float = 0.0  # on these, and on choosing them
+    first: float = 0.0  # on the first
+    _best: Point | None = None
+
+    @property
+    def task(self) -> KernelTask:
+        return self.wanted.task
+
+    @property
+    def count(self) -> int:
+        """Calls in a run of the network by the plan of now."""
+        return self.wanted.count
+
+    @property
+    def before(self) -> float:
+        """Of the default config; infinite if it fails or has not been measured."""
+        return self.time(self.default)
+
+    @property
+    def after(self) -> float:
+        return self.time(self.best)
+
+    @property
+    def best(self) -> Point:
+        """The config with the smallest time, the default among them."""
+        if self._best is None:
+            self._best = min(self.times, key=self.time, default=self.default)
+        return self._best
+
+    @property
+    def trials(self) -> int:
+        return len(self.course)
+
+    @property
+    def default_known(self) -> bool:
+        return self.default in self.times or self.default in self.failed
+
+    @property
+    def saved(self) -> float:
+        """Seconds of one call that the best config saves."""
+        return self.before - self.after if self.before < math.inf else math.inf
+
+    def time(self, point: Point) -> float:
+        """The typical one of a config's measurements."""
+        return typical(self.times[point]) if point in self.times else math.inf
+
+    def learn(self, point: Point, seconds: float | None) -> None:
+        new = point not in self.times and point not in self.failed
+        if seconds is None:
+            self.failed.add(point)
+        else:
+            self.times.setdefault(point, []).append(seconds)
+        self._best = None
+        known = point in self.times
+        self.strategy.tell(point, self.time(point) if known else None)
+        if new:
+            self.course.append(min([*self.course[-1:], seconds or math.inf]))
+
+    def took(self, seconds: float) -> None:
+        """How long a measurement lasted, with all that belongs to it."""
+        if not self.first:
+            self.first = seconds
+        else:
+            self.spent, self.tried = self.spent + seconds, self.tried + 1
+
+    def gain(self, curve: float) -> float:
+        """Seconds of the whole network that one more trial may save, roughly; 0 where nothing has worked.
+
+        `curve` is what many trials gain (`expected_gain`). What the latest trials gained each counts as well,
+        after Ansor's task scheduler (Zheng et al. 2020, section 6)."""
+        now = self.after if self.trials else self.wanted.expected
+        return (1 - RECENT) * self.gain_at(curve, self.trials, now) + RECENT * self.count * self._recent()
+
+    def gain_at(self, curve: float, trials: int, now: float) -> float:
+        """What is expected of the next trial behind so many, the best taking `now`."""
+        own = self.count * expected_gain.rate(curve, trials, now, now, trials > 0)
+        return own + sum(expected_gain.rate(curve, trials, now, t, trials > 0) for t in self.wanted.targets)
+
+    def _recent(self) -> float:
+        """Seconds that each of the latest trials saved of one call."""
+        window = min(WINDOW, self.trials)
+        then = self.course[-window] if window else math.inf
+        return (then - self.course[-1]) / window if then < math.inf else 0.0
+
+    @property
+    def crosses(self) -> bool:
+        """Whether it has become fast enough to stand in the plan elsewhere."""
+        return bool(self.trials) and any(self.after < target for target in self.wanted.targets)

@@ -1,0 +1,107 @@
+"""Plans follow the records: what was measured to be faster enters, and compiling makes the same plan."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from burnish import pipeline
+from burnish.compiler.target import host
+from burnish.frontends.onnx.importer import import_onnx
+from burnish.graph_passes.plan_layout import PlanOptions
+from burnish.kernel_cache import KernelStore
+from burnish.models import zoo
+from burnish.network_plans import NetworkPlans
+from burnish.op_tuner.costs import record_of
+from burnish.op_tuner.measure import Measurement
+from burnish.op_tuner.records import Records
+from burnish.op_tuner.space import Space
+
+
+@pytest.fixture
+def plans(tmp_path):
+    graph = pipeline.optimise(import_onnx(zoo.build("digits")), host(), 1, stop_after="fuse")
+    return NetworkPlans(graph, host(), 1, PlanOptions(), Records(tmp_path / "r.jsonl", shipped=False))
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The digests of the tasks that a compilation takes."""
+    taken = []
+
+    class Store(KernelStore):
+        def build_all(self, tasks, pick_config, progress=None):
+            taken[:] = [t.digest for t in tasks.values()]
+            return super().build_all(tasks, pick_config, progress)
+
+    monkeypatch.setattr(pipeline, "KernelStore", Store)
+    return taken
+
+
+def tell(plans, task, seconds, point=None):
+    config = dict(Space(task).default() if point is None else point)
+    result = Measurement(seconds, 0.0, 5, config=config)
+    records = plans._costs.records
+    records.add(record_of(task, result, 1, plans.cold))
+    return records
+
+
+def settle(plans):
+    """Every default of the plan takes a millisecond; conversions are cheap."""
+    known = set()
+    while new := {w.task.digest: w.task for w in plans.wanted() if w.count and w.task.digest not in known}:
+        for task in new.values():
+            tell(plans, task, 1e-6 if task.name.startswith("identity") else 1e-3)
+        known |= new.keys()
+
+
+def test_without_records_the_plan_is_the_predicted_one(plans):
+    wanted = plans.wanted()
+    assert plans.changes() == ()
+    assert all(w.count == w.base for w in wanted) and sum(w.count for w in wanted) >= 6
+    rivals = [w for w in wanted if w.targets]
+    assert rivals and all(t > 0 and w.expected < math.inf for w in rivals for t in w.targets)
+
+
+def test_a_rival_below_its_target_enters_and_is_compiled(plans, compiled):
+    settle(plans)
+    before = {w.task.digest: w for w in plans.wanted()}
+    rival = max((w for w in before.values() if w.targets and not w.count), key=lambda w: w.targets[0])
+    records = tell(plans, rival.task, min(rival.targets) / 2)
+    after = {w.task.digest: w for w in plans.wanted()}
+    assert after[rival.task.digest].count > rival.count and plans.changes()
+    assert any(w.base and not w.count for w in after.values()), "what it replaces stays, to compare with"
+    module = pipeline.compile(zoo.build("digits"), threads=1, records=records.path)
+    assert sorted(compiled) == sorted(d for d, w in after.items() for _ in range(w.count))
+    plain = pipeline.compile(zoo.build("digits"), threads=1)
+    assert rival.task.digest not in compiled
+    x = {module.inputs[0].name: np.random.default_rng(0).random((1, 1, 8, 8), np.float32)}
+    for a, b in zip(module.run(x).values(), plain.run(x).values()):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_tuning_one_task_does_not_promise_as_much_of_another(plans):
+    """What is not measured is compared by default configs: it neither gains nor loses by others' tuning."""
+    settle(plans)
+    wanted = max((w for w in plans.wanted() if w.count), key=lambda w: Space(w.task).size())
+    expected = {w.task.digest: w.expected for w in plans.wanted() if w.targets}
+    default = Space(wanted.task).default()
+    point = next(p for seed in range(50) if (p := drawn(wanted.task, seed)) != default)
+    tell(plans, wanted.task, 0.9e-3, point)
+    tuned = {w.task.digest: w.expected for w in plans.wanted() if w.targets}
+    same = tuned.keys() & expected.keys() - {wanted.task.digest}
+    assert same and {d: tuned[d] for d in same} == {d: expected[d] for d in same}
+    assert plans._costs.known(wanted.task).default == 1e-3
+
+
+def drawn(task, seed):
+    return Space(task).draw(random.Random(seed))
+
+
+def test_ablations_have_no_rivals(plans):
+    for mode in ("local", "fixed"):
+        other = NetworkPlans(plans.graph, host(), 1, replace(plans.options, mode=mode), plans._costs.records)
+        assert not any(w.targets for w in other.wanted())
