@@ -8,24 +8,31 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from ..compiler.kernel_task import KernelTask
 from .costs import record_of
 from .hardware import this_hardware
-from .isolate import measure_isolated
-from .measure import Measurement
+from .isolate import Candidate, Local
 from .records import Record, Records
 from .space import TRIES, Point, Space
+from .tuner import Measurer
 
+BATCH = 8
+"""Configs of a task that are measured together: its operands are made once for all of them."""
 FASTEST = 4
 """Whose neighbours are drawn."""
-SECONDS = 0.03  # of a candidate's own time
-TIME_LIMIT = 20.0
+SECONDS = 0.03
+"""Of a candidate's own time."""
 
 Progress = Callable[[str, int, int], None]
 Kind = tuple[str, bool]
 """A task by its digest, and whether it is measured with weights from memory."""
+
+
+def local(threads: int, cold: bool) -> Measurer:
+    return Local(threads, cold=cold, seconds=SECONDS)
 
 
 class Collector:
@@ -37,62 +44,63 @@ class Collector:
         records: Records,
         samples: int,
         *,
-        measure: Callable[..., Measurement] = measure_isolated,
+        measurer: Callable[[int, bool], Measurer] = local,
         progress: Progress | None = None,
     ):
         self.tasks, self.records, self.samples = tasks, records, samples
-        self.measure, self.progress = measure, progress
+        self.progress = progress
         self.measured = 0
         self.known = samples_of(records)
-        self._spaces: dict[str, Space] = {}
+        self._measurers = {kind: measurer(*kind) for kind in {(t.threads, cold) for t, cold in tasks}}
 
     def run(self, budget: float | None = None) -> None:
-        """Until there are enough samples or `budget` seconds are over; each task gets one in turn."""
+        """Until there are enough samples or `budget` seconds are over; each task gets a batch in turn."""
         started, going = time.monotonic(), list(self.tasks)
-        total = self.samples * len(going)
         while going:
             for task, cold in list(going):
                 if budget is not None and time.monotonic() - started >= budget:
                     return
                 own = self.known.setdefault((task.digest, cold), {})
-                point = self._next(task, own) if len(own) < self.samples else None
-                if point is None:
+                batch = self._draw(task, own, min(BATCH, self.samples - len(own)))
+                if not batch:
                     going.remove((task, cold))
                     continue
-                own[point] = self._measure(task, cold, point)
+                self._measure(task, cold, batch, own)
                 if self.progress:
+                    total = self.samples * len(self.tasks)
                     self.progress(f"measuring {task.name}", self._have(), total)
 
     def _have(self) -> int:
         return sum(min(len(self.known.get((t.digest, c), ())), self.samples) for t, c in self.tasks)
 
-    def _next(self, task: KernelTask, own: dict[Point, float | None]) -> Point | None:
-        """A config that is not known; every second one is next to a fast one. None where the space ends."""
-        space = self._spaces.setdefault(task.digest, Space(task))
-        default = space.default()
-        if default not in own:
-            return default
-        rng = random.Random(f"{task.digest} {len(own)}")
+    def _draw(self, task: KernelTask, own: dict[Point, float | None], count: int) -> list[Point]:
+        """Configs that are not known, every second one next to a fast one; fewer where the space ends."""
+        if count <= 0:
+            return []
+        space, rng = Space(task), random.Random(f"{task.digest} {len(own)}")
         worked = sorted((seconds, point) for point, seconds in own.items() if seconds is not None)[:FASTEST]
-        for attempt in range(TRIES):
-            near = worked and len(own) % 2 and 2 * attempt < TRIES  # unless their neighbours are all known
+        found = {space.default(): None} if space.default() not in own else {}
+        for attempt in range(TRIES * count):
+            if len(found) == count:
+                break
+            near = worked and attempt % 2
             point = space.neighbour(rng.choice(worked)[1], rng) if near else space.draw(rng)
             if point not in own:
-                return point
-        return None
+                found[point] = None
+        return list(found)
 
-    def _measure(self, task: KernelTask, cold: bool, point: Point) -> float | None:
-        result = self.measure(
-            *(task, Space.config(point)),
-            threads=task.threads,
-            seconds=SECONDS,
-            cold=cold,
-            time_limit=TIME_LIMIT,
-        )
-        record = record_of(task, replace(result, config=dict(point)), task.threads, cold)
-        self.records.add(record)
-        self.measured += 1
-        return record.seconds
+    def _measure(
+        self, task: KernelTask, cold: bool, batch: Sequence[Point], own: dict[Point, float | None]
+    ) -> None:
+        measurer = self._measurers[task.threads, cold]
+        candidates = [Candidate(task, Space.config(point)) for point in batch]
+        with closing(measurer(candidates)) as results:
+            for n, result in results:
+                result = replace(result, config=dict(batch[n]))  # one that died may not have asked everything
+                record = record_of(task, result, task.threads, cold, measurer.hardware)
+                self.records.add(record)
+                self.measured += 1
+                own[batch[n]] = record.seconds
 
 
 def samples_of(records: Iterable[Record]) -> dict[Kind, dict[Point, float | None]]:

@@ -20,25 +20,16 @@ class DefaultIs(Measurer):
         super().__init__(**options)
         self.factor = factor
 
-    def __call__(self, task, cfg, **options):
-        result = super().__call__(task, cfg, **options)
+    def measure(self, task, cfg):
+        result = super().measure(task, cfg)
         if tuple(result.config.items()) != defaults.Space(task).default():
             return result
         return replace(result, seconds=2e-3 * self.factor)
 
 
 def arguments(folder, *more):
-    return [
-        "c3",
-        "c11",
-        "--strategy",
-        "genetic",
-        "--trials",
-        "20",
-        "--records",
-        str(folder / "d.jsonl"),
-        *more,
-    ]
+    given = ["--strategy", "genetic", "--trials", "20", "--records", str(folder / "d.jsonl")]
+    return ["c3", "c11", *given, *more]
 
 
 def shares(out):

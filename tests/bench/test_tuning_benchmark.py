@@ -6,6 +6,8 @@ import hashlib
 
 import pytest
 from burnish.compiler.templates.registry import template
+from burnish.op_tuner.hardware import this_hardware
+from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
 from burnish.op_tuner.records import plain
 
@@ -19,8 +21,13 @@ class Measurer:
 
     def __init__(self, stop_after=None):
         self.stop_after, self.count = stop_after, 0
+        self.hardware, self.spans = this_hardware(), Spans()
 
-    def __call__(self, task, cfg, **options):
+    def __call__(self, candidates, alone=False):
+        for n, candidate in enumerate(candidates):
+            yield n, self.measure(candidate.task, candidate.config)
+
+    def measure(self, task, cfg):
         if self.count == self.stop_after:
             raise KeyboardInterrupt
         self.count += 1
