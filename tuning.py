@@ -18,6 +18,7 @@ from .graph_passes.plan_layout import PlanOptions
 from .network_plans import Change, NetworkPlans
 from .op_tuner.forecast import Forecast
 from .op_tuner.measure import require_runnable
+from .op_tuner.pretrained import shipped
 from .op_tuner.records import Records
 from .op_tuner.tuned_task import TunedTask
 from .op_tuner.tuner import Spent, Trial, Tuner
@@ -63,6 +64,7 @@ class Tuning:
     spent: Spent  # what took the time
     forecast: Forecast | None  # None if the tuning ended before
     history: tuple[Trial, ...]  # of this time
+    prior: str  # what the learned model began with; "" without one
 
     @property
     def before(self) -> float:
@@ -116,6 +118,8 @@ def tune(
     graph = optimise(graph, machine, workers, stop_after="fuse")
     known = Records(None if records is None else Path(records))
     plans = NetworkPlans(graph, machine, workers, PlanOptions(plan, accuracy, memory_limit), known)
+    learning = (strategy, objective) == ("annealing", "rank")
+    prior, about = shipped(machine) if learning else (None, "")
     tuner = Tuner(
         plans.wanted(),
         known,
@@ -127,13 +131,14 @@ def tune(
         progress=progress,
         replan=plans.wanted,
         announce=announce,
+        prior=prior,
     )
     tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
     if tuner.interrupted:
         tuner.plan_again()
     kernels = tuple(_kernel(t) for t in tuner.tasks if t.count or t.wanted.base)
     how = (known.path, workers, tuner.measured, time.monotonic() - started, tuner.interrupted)
-    return Tuning(kernels, plans.changes(), *how, tuner.spent, tuner.forecast, tuple(tuner.history))
+    return Tuning(kernels, plans.changes(), *how, tuner.spent, tuner.forecast, tuple(tuner.history), about)
 
 
 def _kernel(found: TunedTask) -> TunedKernel:

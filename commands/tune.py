@@ -84,8 +84,8 @@ def command(
     planning = {"plan": plan, "accuracy": accuracy, "memory_limit": memory_limit}
     sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads}
     with show_progress() as progress:
-        told = {"progress": progress, "announce": _announce}
-        found = tune(source.model, records=records, **told, **search, **planning, **sizes)
+        told = {**search, **planning, **sizes}
+        found = tune(source.model, records=records, progress=progress, announce=_announce, **told)
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=WIDTH)
     console.print(_table(found), soft_wrap=True)
@@ -136,6 +136,8 @@ def _summary(found: Tuning, model: str) -> str:
     if found.forecast is not None and not found.interrupted:
         what += f"; forecast {found.forecast.seconds:.0f} s and {found.forecast.gain:.2f}×"
     what += f"\n{_shares(found.spent)}"
+    if found.prior:
+        what += f"\n{found.prior}"
     options = f"--threads {found.threads} --records {found.records}"
     return f"{what}\nto use them: burnish compile {model} {options} -o MODULE"
 

@@ -130,8 +130,8 @@ def shipped(target: Target) -> tuple[CostModel | None, str]:
     try:
         model, about = load(path_for(target))
     except InputError as error:
-        return None, f"searching without a pre-trained model: {error}"
-    return model, f"searching from a model of {about}"
+        return None, f"searched without a pre-trained model: {error}"
+    return model, f"searched from a model of {about}"
 
 
 # --- how well it ranks what it has not seen --------------------------------------------------------------

@@ -25,7 +25,7 @@ from .hardware import Hardware
 from .isolate import Candidate, Local, Spans
 from .learner import Learner
 from .measure import SECONDS, Measurement
-from .model import OBJECTIVES
+from .model import OBJECTIVES, CostModel
 from .records import Records, made_by
 from .search import Annealing, Genetic, Random, Strategy
 from .space import Point, Space
@@ -92,7 +92,7 @@ class Tuner:
     The default config of every task in the plan is measured first and competes with all others; a config that
     is to replace it is measured again, as is the default. Records of this machine and compiler count as
     measured. `replan` gives what is wanted by all that is recorded by now; `announce` is told once how long
-    the run will take, as soon as trials have shown it.
+    the run will take, as soon as trials have shown it; `prior` is what a learned model begins with.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class Tuner:
         progress: Progress | None = None,
         replan: Replan | None = None,
         announce: Callable[[Forecast], None] | None = None,
+        prior: CostModel | None = None,
     ):
         if strategy not in STRATEGIES:
             raise InputError(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
@@ -125,7 +126,7 @@ class Tuner:
         self.forecast: Forecast | None = None
         self.history: list[Trial] = []
         self._strategy, self._seed = strategy, seed
-        self._learner = Learner(objective, seed) if strategy == "annealing" else None
+        self._learner = Learner(objective, seed, prior) if strategy == "annealing" else None
         self._limit: int | None = None
         self._budget: float | None = None
         self._started = 0.0

@@ -21,7 +21,10 @@ from burnish.op_tuner.pretrained import (
     save,
     shipped,
 )
+from burnish.op_tuner.records import Records
 from burnish.op_tuner.space import Space
+from burnish.op_tuner.tuned_task import Wanted
+from burnish.op_tuner.tuner import Tuner
 
 from .tasks import op_task
 
@@ -74,7 +77,7 @@ def test_what_ships_is_found_or_its_absence_is_told(tmp_path, monkeypatch):
     shipped.cache_clear()
     for target in (host(), get_target("x86-64-v4")):
         model, says = shipped(target)
-        assert model is not None and says == "searching from a model of 40 measurements of 2 tasks on a CPU"
+        assert model is not None and says == "searched from a model of 40 measurements of 2 tasks on a CPU"
     shipped.cache_clear()
 
 
@@ -121,3 +124,22 @@ def test_a_search_begins_with_it():
     for n, point in enumerate(points):
         learner.tell(point, float(len(points) - n))
     assert np.argmax(learner.scores(points)) != np.argmax(prior.predict(own.rows))
+
+
+def test_a_tuner_begins_with_it(tmp_path):
+    """The first batch is what the model thinks best, not drawn by chance."""
+    task = op_task(MatMul(), "f32[24,20]", "f32[20,32]")
+    asked = []
+
+    class Prior(type(fit([samples(0)]))):
+        trained = True
+
+        def predict(self, rows):
+            asked.append(len(rows))
+            return np.zeros(len(rows))
+
+    wanted = [Wanted(task, 1, 1)]
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    for prior in (None, Prior()):
+        Tuner(wanted, records, threads=1, prior=prior).tasks[0].strategy.propose(2)
+        assert bool(asked) == (prior is not None)
