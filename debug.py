@@ -74,7 +74,9 @@ class Log:
     def _kernel(self, task: KernelTask, cfg: Config) -> None:
         self.say(2, f"kernel {task.name} ({task.algorithm}, {task.digest[:8]})")
         if self.level >= 3:
-            self.say(3, f"  config {answers(task, cfg) or 'nothing to choose'}")
+            origin = getattr(cfg, "origin", "")
+            source = f", measured on {origin}" if origin else ""
+            self.say(3, f"  config {answers(task, cfg) or 'nothing to choose'}{source}")
         if self.level >= 4:
             for rung, title, text in rungs(task, cfg):
                 if rung in _SOURCES:

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
@@ -27,6 +28,7 @@ import numpy as np
 
 from ..compiler.code_version import compiler_version
 from ..compiler.kernel_task import Config, DefaultConfig, KernelTask, RejectedConfig
+from ..compiler.target import TARGETS
 from ..compiler.templates.registry import template
 from ..errors import InputError
 from ..settings import cache_dir
@@ -34,6 +36,8 @@ from .hardware import Hardware, this_hardware
 
 T = TypeVar("T")
 FORMAT = 1
+CONFIRMED = 3
+"""Measurements of a config that say how fast it is."""
 _START = '{"format":'
 SHIPPED = Path(__file__).parents[1] / "models" / "records"
 
@@ -90,11 +94,14 @@ def tuples(value: object) -> object:
 
 
 class RecordedConfig(DefaultConfig):
-    """Plain answers by knob; the default where there is none, or one that is no longer offered."""
+    """Plain answers by knob; the default where there is none, or one that is no longer offered.
 
-    def __init__(self, answers: Mapping[str, object]):
+    `origin` names the machine that they were measured on, if it is another one.
+    """
+
+    def __init__(self, answers: Mapping[str, object], origin: str = ""):
         super().__init__()
-        self.answers = dict(answers)
+        self.answers, self.origin = dict(answers), origin
 
     def choose(self, knob: str, options: Sequence[T], default: T) -> T:
         wanted = self.answers.get(knob, self)
@@ -191,6 +198,8 @@ class Records:
         self.path = path or default_path()
         self._at = 0
         self._by_task: dict[str, list[Record]] = {}
+        self._by_work: dict[str, list[Record]] = {}
+        self._without_work: list[Record] = []
         for file in sorted(SHIPPED.glob("*.jsonl")) if shipped else ():
             self._take(read(file)[0])
         if own:
@@ -206,6 +215,7 @@ class Records:
     def _take(self, records: Iterable[Record]) -> None:
         for record in records:
             self._by_task.setdefault(record.task, []).append(record)
+            self._without_work.append(record)
 
     def refresh(self) -> None:
         """Takes up what was appended to the file since, by whichever process."""
@@ -228,10 +238,21 @@ class Records:
         fitting = [r for r in self.of(task) if r.hardware == machine and cold in (None, r.cold)]
         return min((r for r in fitting if r.error is None), key=lambda r: r.seconds or 0.0, default=None)
 
-    def nearest(self, task: KernelTask | str, hardware: Hardware | None = None) -> Record | None:
-        """The fastest on the most similar machine that has a record of the task: a prior, no measurement."""
+    def related(self, task: KernelTask) -> list[Record]:
+        """Records of the same work on CPUs with vectors as wide as the task's, failures too: of the task, or
+        where there are none, of targets that differ in the CPU that code is scheduled for."""
+        if found := self.of(task):
+            return found
+        for record in self._without_work:
+            self._by_work.setdefault(work_of(record.key), []).append(record)
+        self._without_work = []
+        same = self._by_work.get(work_of(task.key), ())
+        return [r for r in same if _vector_bits(r) == task.target.vector_bits]
+
+    def nearest(self, task: KernelTask, hardware: Hardware | None = None) -> Record | None:
+        """The fastest on the most similar machine that has a record of the work: a prior, no measurement."""
         machine = hardware or this_hardware()
-        worked = [r for r in self.of(task) if r.error is None]
+        worked = [r for r in self.related(task) if r.error is None]
         return min(worked, key=lambda r: (machine.distance(r.hardware), r.seconds), default=None)
 
     def pick_config(self, task: KernelTask) -> Config:
@@ -239,25 +260,42 @@ class Records:
 
         A config is as fast as the median of its measurements, so that one lucky run does not decide.
         """
-        worked = [r for r in self.of(task) if r.seconds is not None]
+        worked = [r for r in self.related(task) if r.seconds is not None]
         if not worked or task.program is not None:
             return DefaultConfig()
-        answers = fastest_config(worked)
+        record = fastest_nearby(worked)
         try:
-            template(task).params(task, RecordedConfig(answers))
+            template(task).params(task, RecordedConfig(record.config))
         except RejectedConfig:
             return DefaultConfig()
-        return RecordedConfig(answers)
+        machine = record.hardware
+        origin = "" if machine == this_hardware() else f"{machine.cpu}, {machine.core}, {machine.cores} cores"
+        return RecordedConfig(record.config, origin)
 
 
-def fastest_config(worked: Sequence[Record]) -> Mapping[str, Any]:
-    """The answers of the fastest config among records of one task that worked: on the machine that is nearest
-    to this one, of the kind of measurement (`cold` or not) that there is more of."""
+def work_of(key: str) -> str:
+    """A task's key but for the target: `name algorithm TARGET threads=…`, and what follows."""
+    parts = key.split(" ", 3)
+    return " ".join((*parts[:2], *parts[3:]))
+
+
+def _vector_bits(record: Record) -> int:
+    """Of the target: as its name says, or for `host` as the machine has them."""
+    target = TARGETS.get(record.target.partition("/")[0])
+    if target is not None:
+        return target.vector_bits
+    isa = record.hardware.isa
+    return 512 if "avx512f" in isa else 256 if "avx2" in isa else 128
+
+
+def fastest_nearby(worked: Sequence[Record]) -> Record:
+    """The fastest config's among records of one task that worked: on the machine that is nearest to this one,
+    of the kind of measurement (`cold` or not) that there is more of."""
     machine = this_hardware()
     near = min(machine.distance(r.hardware) for r in worked)
     there = [r for r in worked if machine.distance(r.hardware) == near]
     cold = 2 * sum(r.cold for r in there) >= len(there)
-    return fastest(config_records([r for r in there if r.cold == cold])).config
+    return fastest(config_records([r for r in there if r.cold == cold]))
 
 
 def config_records(worked: Iterable[Record]) -> dict[tuple[tuple[str, Any], ...], Record]:
@@ -317,14 +355,18 @@ def merge(into: Path, sources: Iterable[Path]) -> int:
 
 
 def best_per_task(records: Iterable[Record]) -> list[Record]:
-    """The fastest that worked for each task, machine and kind of measurement, in the order of first sight."""
-    best: dict[tuple[str, Hardware, bool], Record] = {}
+    """The fastest that worked for each task, machine and kind of measurement, in the order of first sight.
+
+    Where configs were measured CONFIRMED times, the fastest of them: of many that were measured once, the
+    fastest is the luckiest.
+    """
+    groups: dict[tuple[str, Hardware, bool], list[Record]] = {}
     for record in records:
-        key = (record.task, record.hardware, record.cold)
-        if record.seconds is not None and record.seconds < _seconds(best.get(key)):
-            best[key] = record
-    return list(best.values())
-
-
-def _seconds(record: Record | None) -> float:
-    return math.inf if record is None or record.seconds is None else record.seconds
+        if record.seconds is not None:
+            groups.setdefault((record.task, record.hardware, record.cold), []).append(record)
+    best = []
+    for worked in groups.values():
+        often = Counter(tuple(r.config.items()) for r in worked)
+        confirmed = [r for r in worked if often[tuple(r.config.items())] >= CONFIRMED]
+        best.append(fastest(config_records(confirmed or worked)))
+    return best

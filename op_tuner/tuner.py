@@ -26,7 +26,7 @@ from .isolate import Candidate, Local, Spans
 from .learner import Learner
 from .measure import SECONDS, Measurement
 from .model import OBJECTIVES, CostModel
-from .records import Records, made_by
+from .records import CONFIRMED, Records, made_by
 from .search import Annealing, Genetic, Random, Strategy
 from .space import Point, Space
 from .tuned_task import TunedTask, Wanted
@@ -35,7 +35,6 @@ STRATEGIES = ("annealing", "genetic", "random")
 BATCH = 8  # measurements between two decisions
 CALIBRATION = 3  # batches before the forecast
 EARLY = 0.1  # share of a run behind which the forecast waits no longer
-CONFIRMED = 3  # measurements of a config that is to replace the default, and of the default
 CONFIRMING = 0.25  # share of a time budget that is kept for that, at most
 REPLANNING = 0.1  # share of the time that planning again may take
 PATIENCE = 8  # batches after which the plan is solved again, though no rival has become faster

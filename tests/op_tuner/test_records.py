@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.target import get_target
 from burnish.compiler.templates import naive
 from burnish.errors import InputError
 from burnish.op_tuner.hardware import Hardware, this_hardware
@@ -108,6 +109,38 @@ def test_best_nearest_and_the_config_to_take(tmp_path):
     assert config.choose("lanes", (1, 4), 1) == 4 and config.choose("lanes", (1, 2), 2) == 2
     assert len(records) == 7 and len(records.of(task)) == 6
     assert [r.seconds for r in best_per_task(records.of(task))] == [0.1, 0.5, 1.0]
+
+
+def test_a_cpu_helps_another_whose_vectors_are_as_wide(tmp_path):
+    task = replace(double(), target=replace(get_target("x86-64-v3"), cpu="haswell"))
+    there = replace(task, target=replace(task.target, name="host", cpu="znver3"))
+    wide = replace(OTHER, cpu="Wide CPU", isa=("avx2", "avx512f"))
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    made = record(
+        task=there.digest, key=there.key, target="host/znver3", hardware=OTHER, config={"lanes": 16}
+    )
+    records.add(replace(made, hardware=wide, seconds=1e-9, config={"lanes": 8}))
+    assert task.digest != there.digest and records.nearest(task) is None
+    records.add(made, record(key="short"))
+    assert records.nearest(task) == made and not records.of(task)
+    config = records.pick_config(task)
+    assert config.choose("lanes", (1, 16), 1) == 16 and config.origin == "Other CPU, znver1, 8 cores"
+    other_work = replace(task, threads=2)
+    assert type(records.pick_config(other_work)) is DefaultConfig
+    own = record(task=task.digest, key=task.key, target="x86-64-v3/haswell", config={"lanes": 4})
+    records.add(own)
+    assert (
+        records.pick_config(task).choose("lanes", (4, 16), 16) == 4 and records.pick_config(task).origin == ""
+    )
+
+
+def test_the_best_is_the_fastest_of_what_was_confirmed():
+    """One config was lucky, once; another is fast each time."""
+    often = [record(seconds=s, config={"lanes": 4}) for s in (2.0, 1.5, 3.0)]
+    assert best_per_task([record(seconds=1.0), *often, record(seconds=2.5, config={"lanes": 2})]) == often[:1]
+    assert best_per_task([record(seconds=1.0), *often[:2]]) == [record(seconds=1.0)]
+    failed = record(seconds=None, error="wrong")
+    assert best_per_task([failed]) == []
 
 
 @dataclass(frozen=True)
