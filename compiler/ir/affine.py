@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .scalar import COMPARE, Binary, Call, Const, Expr, Select, Var, binary, children, const, rebuild
+from .scalar import (
+    COMPARE,
+    Binary,
+    Call,
+    Const,
+    Expr,
+    Select,
+    Var,
+    binary,
+    children,
+    const,
+    rebuild,
+)
 from .types import BOOL, I64
 
 Range = tuple[int, int]
@@ -136,19 +148,25 @@ def decide(e: Expr, ranges: Mapping[str, Range]) -> bool | None:
     return None
 
 
-def simplify(e: Expr, ranges: Mapping[str, Range]) -> Expr:
-    """An equal expression under the given ranges: linear parts collected, //, % and guards resolved."""
-    return _simplify(e, ranges, {})
+def simplify(e: Expr, ranges: Mapping[str, Range], known: dict[Expr, Expr] | None = None) -> Expr:
+    """An equal expression under the given ranges: linear parts collected, //, % and guards resolved.
+
+    `known` may hold what was simplified under the same ranges, and takes up what is: equal parts become one
+    object.
+    """
+    return _simplify(e, ranges, {} if known is None else known)
 
 
-def _simplify(e: Expr, ranges: Mapping[str, Range], known: dict[int, Expr]) -> Expr:
-    """`known` keeps shared objects shared, by identity."""
-    if id(e) not in known:
-        known[id(e)] = _simplified(e, ranges, known)
-    return known[id(e)]
+def _simplify(e: Expr, ranges: Mapping[str, Range], known: dict[Expr, Expr]) -> Expr:
+    if isinstance(e, Const):
+        return e
+    found = known.get(e)
+    if found is None:
+        found = known[e] = _simplified(e, ranges, known)
+    return found
 
 
-def _simplified(e: Expr, ranges: Mapping[str, Range], known: dict[int, Expr]) -> Expr:
+def _simplified(e: Expr, ranges: Mapping[str, Range], known: dict[Expr, Expr]) -> Expr:
     parts = children(e)
     if not parts:
         if isinstance(e, Var) and e.name in ranges and ranges[e.name][0] == ranges[e.name][1]:
@@ -158,8 +176,11 @@ def _simplified(e: Expr, ranges: Mapping[str, Range], known: dict[int, Expr]) ->
         cond = _simplify(parts[0], ranges, known)
         if isinstance(cond, Const):
             return _simplify(parts[1 if cond.value else 2], ranges, known)
-        return rebuild(e, (cond, *(_simplify(p, ranges, known) for p in parts[1:])))
-    e = rebuild(e, tuple(_simplify(p, ranges, known) for p in parts))
+        new = (cond, *(_simplify(p, ranges, known) for p in parts[1:]))
+        return rebuild(e, new) if any(n is not p for n, p in zip(new, parts)) else e
+    new = tuple([_simplify(p, ranges, known) for p in parts])
+    if any(n is not p for n, p in zip(new, parts)):
+        e = rebuild(e, new)
     if e.dtype is BOOL:
         holds = decide(e, ranges)
         return e if holds is None else const(holds, BOOL)

@@ -27,7 +27,7 @@ unrolled). Buffers start undefined.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from . import scalar as s
 from .scalar import Expr
@@ -178,7 +178,7 @@ def map_expressions(body: Body, fn: Callable[[Expr], Expr]) -> Body:
     def one(st: Stmt) -> Stmt:
         match st:
             case For():
-                return replace(st, begin=fn(st.begin), end=fn(st.end), body=map_expressions(st.body, fn))
+                return For(st.var, fn(st.begin), fn(st.end), map_expressions(st.body, fn), st.kind)
             case If():
                 return If(fn(st.cond), map_expressions(st.then, fn), map_expressions(st.other, fn))
             case Store():

@@ -11,13 +11,15 @@ guard is false. `checked(i, n)` is i when 0 <= i < n, else the kernel reports "i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from ...errors import InternalError
 from .types import BOOL, DTYPES, F32, I64, DType
+
+T = TypeVar("T")
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 LOGICAL = frozenset({"and", "or", "xor"})  # bitwise on integers, logical on bool
@@ -46,6 +48,17 @@ FUNCTIONS = (
 )
 
 
+class _kept(Generic[T]):
+    """As functools.cached_property, without its lock."""
+
+    def __init__(self, function: Callable[[Any], T]):
+        self.function, self.name = function, function.__name__
+
+    def __get__(self, owner: Any, kind: type | None = None) -> T:
+        value = owner.__dict__[self.name] = self.function(owner)
+        return value
+
+
 _REPR_LIMIT = 500  # nodes: written out as a tree, a graph of shared objects can be exponentially long
 
 
@@ -72,7 +85,7 @@ class Expr:
         return self is other or (isinstance(other, Expr) and hash(self) == hash(other) and _same(self, other))
 
     def __getstate__(self) -> dict[str, object]:  # hashes of strings differ between processes
-        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __repr__(self) -> str:
         stack, count = [self], 0
@@ -84,6 +97,10 @@ class Expr:
     @property
     def dtype(self) -> DType:
         raise NotImplementedError
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return ()
 
     def __add__(self, other: ExprLike) -> Expr:
         return binary("add", self, other)
@@ -157,6 +174,10 @@ class Load(Expr):
     def dtype(self) -> DType:
         return self.type
 
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.index
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Binary(Expr):
@@ -164,9 +185,13 @@ class Binary(Expr):
     a: Expr
     b: Expr
 
-    @cached_property
+    @_kept
     def dtype(self) -> DType:
         return BOOL if self.op in COMPARISONS else self.a.dtype
+
+    @_kept
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a, self.b)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -174,9 +199,13 @@ class Call(Expr):
     op: str
     args: tuple[Expr, ...]
 
-    @cached_property
+    @_kept
     def dtype(self) -> DType:
         return BOOL if self.op in ("isnan", "isinf") else BITCASTS.get(self.op) or self.args[0].dtype
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -185,9 +214,13 @@ class Select(Expr):
     then: Expr
     other: Expr
 
-    @cached_property
+    @_kept
     def dtype(self) -> DType:
         return self.then.dtype
+
+    @_kept
+    def children(self) -> tuple[Expr, ...]:
+        return (self.cond, self.then, self.other)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -200,6 +233,10 @@ class Cast(Expr):
     @property
     def dtype(self) -> DType:
         return self.type
+
+    @_kept
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
 
 
 # --- construction ---------------------------------------------------------------------------------------
@@ -351,18 +388,7 @@ def highest(dtype: DType) -> Const:
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    match e:
-        case Load(index=index):
-            return index
-        case Binary(a=a, b=b):
-            return (a, b)
-        case Call(args=args):
-            return args
-        case Select(cond=c, then=t, other=o):
-            return (c, t, o)
-        case Cast(value=v):
-            return (v,)
-    return ()
+    return e.children
 
 
 def _label(e: Expr) -> object:
@@ -455,17 +481,17 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 
 def variables(e: Expr) -> frozenset[str]:
-    return _variables(e)
-
-
-@lru_cache(maxsize=1 << 16)
-def _variables(e: Expr) -> frozenset[str]:
-    if isinstance(e, Var):
-        return frozenset({e.name})
-    result: frozenset[str] = frozenset()
-    for child in children(e):
-        result |= _variables(child)
-    return result
+    stack = [e]
+    while "_variables" not in e.__dict__:
+        top = stack[-1]
+        missing = [c for c in top.children if "_variables" not in c.__dict__]
+        stack.extend(missing)
+        if not missing:
+            below = [c.__dict__["_variables"] for c in top.children]
+            own = frozenset((top.name,)) if isinstance(top, Var) else frozenset[str]().union(*below)
+            object.__setattr__(top, "_variables", own)
+            stack.pop()
+    return e.__dict__["_variables"]
 
 
 def loads(e: Expr) -> list[Load]:

@@ -18,8 +18,9 @@ from ..ir import loops as L
 from ..ir import scalar as s
 from ..ir.affine import Range
 from ..ir.loops import Alloc, Body, For, If, Program, Stmt, Store
-from ..ir.scalar import Binary, Const, Expr, Load, Select, Var
+from ..ir.scalar import Binary, Expr, Load, Select, Var
 from ..ir.types import I64, DType
+from .simplify import Simplifier
 
 PEEL = 2  # edge iterations that become straight code of their own
 EDGE_PIECES = 16  # pieces of one edge of a loop that differ in which conditions hold
@@ -28,12 +29,12 @@ STATEMENT_LIMIT = 12_000  # stores after unrolling that one program may grow to 
 
 def resolve_guards(program: Program) -> Program:
     body = _tighten_body(program.body, frozenset())
-    budget = _Budget(STATEMENT_LIMIT - _weight(body))
+    budget = _Budget(STATEMENT_LIMIT - _weight(body), Simplifier())
     return replace(program, body=tuple(x for st in body for x in _partition(st, {}, budget)))
 
 
 def simplify_program(program: Program) -> Program:
-    return replace(program, body=_simplify(program.body, {}))
+    return replace(program, body=Simplifier().body(program.body, {}))
 
 
 # --- tighten --------------------------------------------------------------------------------------------
@@ -178,6 +179,7 @@ def _replace_store(body: Body, old: Store, new: Store) -> Body:
 @dataclass
 class _Budget:
     left: int
+    simplifier: Simplifier
 
 
 def _weight(body: Body, times: int = 1) -> int:
@@ -196,31 +198,6 @@ def _weight(body: Body, times: int = 1) -> int:
     return total
 
 
-def _simplify(body: Body, ranges: Mapping[str, Range]) -> Body:
-    """Every expression simplified under the loops around it; branches that never run are gone."""
-    result: list[Stmt] = []
-    for st in body:
-        match st:
-            case For():
-                begin, end = affine.simplify(st.begin, ranges), affine.simplify(st.end, ranges)
-                lo, hi = affine.bounds(begin, ranges)[0], affine.bounds(end, ranges)[1] - 1
-                if hi < lo:
-                    continue
-                inner = _simplify(st.body, {**ranges, st.var: (lo, hi)})
-                result.append(For(st.var, begin, end, inner, st.kind))
-            case If():
-                cond = affine.simplify(st.cond, ranges)
-                if isinstance(cond, Const):
-                    result += _simplify(st.then if cond.value else st.other, ranges)
-                else:
-                    result.append(If(cond, _simplify(st.then, ranges), _simplify(st.other, ranges)))
-            case Alloc():
-                result.append(Alloc(st.buffer, _simplify(st.body, ranges)))
-            case _:
-                result += L.map_expressions((st,), lambda e: affine.simplify(e, ranges))
-    return tuple(result)
-
-
 def _partition(st: Stmt, ranges: dict[str, Range], budget: _Budget) -> list[Stmt]:
     match st:
         case For():
@@ -235,7 +212,7 @@ def _partition(st: Stmt, ranges: dict[str, Range], budget: _Budget) -> list[Stmt
 
 def _recurse(st: For, lo: int, hi: int, ranges: dict[str, Range], budget: _Budget) -> Body:
     inner = {**ranges, st.var: (lo, hi)}
-    body = _simplify(st.body, inner)
+    body = budget.simplifier.body(st.body, inner)
     return tuple(x for y in body for x in _partition(y, inner, budget))
 
 

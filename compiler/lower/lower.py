@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from ..ir import loops as L
 from ..ir.loops import Program
+from ..ir.scalar import Binary, Call, Expr, walk
 from ..kernel_task import Config, KernelTask
 from ..templates.registry import template
 from .guards import resolve_guards, simplify_program
 from .math import expand_math
-from .narrow import expand_narrow
+from .narrow import NARROW, expand_narrow
 
 
 def scheduled(task: KernelTask, cfg: Config) -> Program:
@@ -29,6 +30,16 @@ def lower(task: KernelTask, cfg: Config) -> Program:
 
 def finish(program: Program, has_f16c: bool) -> Program:
     program = resolve_guards(simplify_program(program))
-    return replace(
-        program, body=L.map_expressions(program.body, lambda e: expand_narrow(expand_math(e), has_f16c))
+
+    def expand(e: Expr) -> Expr:
+        return expand_narrow(expand_math(e), has_f16c) if _may_expand(e) else e
+
+    return replace(program, body=L.map_expressions(program.body, expand))
+
+
+def _may_expand(e: Expr) -> bool:
+    """Whether there may be anything that machines do not have; most expressions are sums of products."""
+    return any(
+        isinstance(x, Call) or x.dtype in NARROW or (isinstance(x, Binary) and x.op in ("pow", "rem"))
+        for x in walk(e)
     )
