@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
+import onnx
 from rich.console import Console
 
 from ..errors import InputError
+from ..op_tuner.records import default_path
 from ..pipeline import compile as compile_model
+from ..pipeline import records_path
+from ..tuning import tune
 from . import peers
 from .bench import bench
 from .bench_report import show, to_json, to_markdown
 from .files import check_writable, write_file
-from .options import SEED, compile_options, parse_counts, parse_files
+from .options import SEED, compile_options, parse_counts, parse_duration, parse_files
+from .progress import show_progress
 from .source import find_source, static_model
 
 
@@ -44,7 +51,23 @@ from .source import find_source, static_model
 )
 @click.option("--measure", is_flag=True, help="A second row, whose plan comes from measured costs.")
 @click.option(
-    "--records", type=click.Path(path_type=Path), metavar="FILE", help="Where measurements are kept."
+    "--tune",
+    "trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="A row that is tuned first: so many configs for each model and number of threads.",
+)
+@click.option(
+    "--budget",
+    callback=parse_duration,
+    metavar="TIME",
+    help="The same by time for each model and number of threads: 90s, 15m.",
+)
+@click.option(
+    "--records",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where measurements are kept; alone, a row with the plan and configs that a tuning has found.",
 )
 @compile_options
 @SEED
@@ -58,6 +81,8 @@ def command(
     markdown,
     tflite,
     measure,
+    trials,
+    budget,
     records,
     shapes,
     dims,
@@ -79,12 +104,20 @@ def command(
         contestants.append(
             peers.Burnish(partial(own, measure=True, records=records), name="burnish-measured")
         )
+    tuning = trials is not None or budget is not None
+    if tuning and records is not None:
+        check_writable(records, (".jsonl",))
+    if tuning or (records is not None and not measure):
+        tuned = partial(own, records=records_path(records or default_path(), tuning))
+        contestants.append(peers.Burnish(tuned, name="burnish-tuned"))
     contestants += peers.find(names, tflite)
     sources = [find_source(model, only_model=True) for model in models]
     unknown = [name for name in tflite if name not in {source.name for source in sources}]
     if unknown:
         raise InputError(f"--tflite {unknown[0]}: that is none of the models")
     networks = [(source.name, static_model(source.read(), shapes, dims)) for source in sources]
+    if tuning:
+        _tune(networks, threads, trials=trials, budget=budget, records=records, target=target)
     console = Console(stderr=True)
     with console.status("starting") as status:
 
@@ -100,3 +133,16 @@ def command(
     if markdown:
         write_file(markdown, to_markdown(result))
     show(result)
+
+
+def _tune(networks: Sequence[tuple[str, onnx.ModelProto]], threads: Sequence[int], **how: Any) -> None:
+    console = Console(stderr=True)
+    for name, model in networks:
+        for count in threads:
+            with show_progress(console) as progress:
+                found = tune(model, threads=count, progress=progress, **how)
+            speed = f"{1e3 * found.before:.3f} ms before, {1e3 * found.after:.3f} ms after"
+            what = f"tuned {name} for {count} thread{'s' * (count > 1)}: {speed}, {found.seconds:.0f} s"
+            console.print(what, highlight=False, soft_wrap=True, markup=False)
+            if found.interrupted:
+                raise KeyboardInterrupt
