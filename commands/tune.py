@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import click
 from rich import box
@@ -16,10 +17,12 @@ from ..op_tuner.measure import require_runnable
 from ..op_tuner.model import OBJECTIVES
 from ..op_tuner.tuner import STRATEGIES, Spent
 from ..tuning import Tuning, tune
-from .files import check_writable
+from .files import check_writable, write_file
+from .machine import measure_limits
 from .options import ACCURACY, MEMORY_LIMIT, RECORDS, SEED, THREADS, model_options, parse_duration
 from .progress import show_progress
 from .source import find_source
+from .tune_page import page
 
 WIDTH = 150
 INTERRUPTED = 130  # exit code
@@ -55,6 +58,7 @@ INTERRUPTED = 130  # exit code
 )
 @ACCURACY
 @MEMORY_LIMIT
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Draw what happened as a page.")
 def command(
     model,
     trials,
@@ -70,6 +74,7 @@ def command(
     plan,
     accuracy,
     memory_limit,
+    html,
 ):
     """Measure configs of the kernels of MODEL on this machine, and keep every measurement.
 
@@ -79,10 +84,15 @@ def command(
     require_runnable(get_target(target))
     if records is not None:
         check_writable(records, (".jsonl",))
+    if html:
+        check_writable(html)
     source = find_source(model, dims, only_model=True)
     search = {"trials": trials, "budget": budget, "strategy": strategy, "objective": objective, "seed": seed}
     planning = {"plan": plan, "accuracy": accuracy, "memory_limit": memory_limit}
     sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads}
+    if budget is not None:
+        text = f"takes {budget:.0f} s; what it will gain is said when the default configs have been measured"
+        Console(stderr=True).print(text, highlight=False, soft_wrap=True)
     with show_progress() as progress:
         told = {**search, **planning, **sizes}
         found = tune(source.model, records=records, progress=progress, announce=_announce, **told)
@@ -91,6 +101,9 @@ def command(
     console.print(_table(found), soft_wrap=True)
     for text in (*_changes(found), _summary(found, model)):
         console.print(text, highlight=False, soft_wrap=True, markup=False)
+    if html:
+        write_file(html, page(found, source.name, measure_limits((found.threads,))))
+        console.print(f"wrote {html}", highlight=False, soft_wrap=True, markup=False)
     return INTERRUPTED if found.interrupted else 0
 
 

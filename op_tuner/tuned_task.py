@@ -44,7 +44,7 @@ class TunedTask:
     course: list[float] = field(default_factory=list)  # the best after each trial
     exhausted: bool = False
     tried: int = 0  # measurements of this run but the first, which prepares others
-    spent: float = 0.0  # on these, and on choosing them
+    spent: float = 0.0  # on these
     first: float = 0.0  # on the first
     _best: Point | None = None
 

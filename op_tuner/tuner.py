@@ -33,8 +33,8 @@ from .tuned_task import TunedTask, Wanted
 
 STRATEGIES = ("annealing", "genetic", "random")
 BATCH = 8  # measurements between two decisions
-CALIBRATION = 3  # batches before the forecast
-EARLY = 0.1  # share of a run behind which the forecast waits no longer
+CALIBRATION = 4  # batches before the forecast, and of the latest the time to choose them counts
+EARLY = 0.2  # share of a run behind which the forecast waits no longer
 CONFIRMING = 0.25  # share of a time budget that is kept for that, at most
 REPLANNING = 0.1  # share of the time that planning again may take
 PATIENCE = 8  # batches after which the plan is solved again, though no rival has become faster
@@ -130,6 +130,7 @@ class Tuner:
         self._budget: float | None = None
         self._started = 0.0
         self._batches = 0
+        self._choosing: list[float] = []  # seconds by point, of each batch
         self._planning = _Planning()
         self._tasks: dict[str, TunedTask] = {}
         self._want(tasks)
@@ -227,7 +228,7 @@ class Tuner:
 
     def _search(self) -> None:
         while not self._over(self._reserve()):
-            if self.forecast is None and (self._batches >= CALIBRATION or self._progress() >= EARLY):
+            if self.forecast is None and (len(self._choosing) >= CALIBRATION or self._progress() >= EARLY):
                 self._predict()
             best = self._most_promising()
             if best is None:
@@ -252,8 +253,9 @@ class Tuner:
         start = time.monotonic()
         points = found.strategy.propose(max(1, min(BATCH, self._left(found))))
         scores = found.strategy.expected(points) if isinstance(found.strategy, Learning) else None
-        found.spent += time.monotonic() - start
         found.exhausted = not points
+        if points:
+            self._choosing.append((time.monotonic() - start) / len(points))
         self._try([(found, point) for point in points], scores)
 
     def _over(self, reserve: float = 0.0) -> bool:
@@ -283,10 +285,12 @@ class Tuner:
         return max(by_trials, self._elapsed() / self._budget if self._budget else 0.0)
 
     def _cost(self, found: TunedTask) -> float:
-        """Seconds of one more trial of a task; 0 where nothing has been measured."""
-        if found.tried:
-            return found.spent / found.tried
-        return self._again() * found.first or self._mean_cost()
+        """Seconds of one more trial of a task, choosing it included; 0 where nothing has been measured."""
+        if not found.first:
+            return self._mean_cost()
+        latest = self._choosing[-CALIBRATION:]
+        measuring = found.spent / found.tried if found.tried else self._again() * found.first
+        return measuring + (statistics.fmean(latest) if latest else 0.0)
 
     def _mean_cost(self) -> float:
         costs = [self._cost(t) for t in self.tasks if t.first]

@@ -88,15 +88,25 @@ def test_the_command(burnish, tmp_path):
 
 
 def test_the_learned_model(burnish, tmp_path):
+    """With the page of it."""
     pytest.importorskip("xgboost")
     options = ("--trials", 8, "--records", tmp_path / "r.jsonl", "--threads", 1, "--objective", "regression")
-    assert "8 configs measured" in burnish("tune", "digits", *options).stdout
+    page = tmp_path / "page.html"
+    assert "8 configs measured" in burnish("tune", "digits", "--html", page, *options).stdout
+    assert page.read_text().startswith("<!DOCTYPE html>")
 
 
 def test_without_xgboost(error, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "xgboost", None)
     message = error("tune", "digits", "--trials", 1, "--records", tmp_path / "r.jsonl")
     assert "needs xgboost" in message and "burnish[tune]" in message
+
+
+def test_a_budget_is_said(burnish, tmp_path):
+    """What it takes is said beforehand."""
+    options = ("--budget", "6s", "--records", tmp_path / "r.jsonl", *FAST)
+    found = burnish("tune", "digits", *options)
+    assert "takes 6 s" in found.stderr and "configs measured in" in found.stdout
 
 
 def heed_interrupts():
