@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..op_tuner.pretrained import (
     About,
     Quality,
     Samples,
+    chosen,
     fit,
     hold_out,
     path_for,
@@ -38,6 +40,7 @@ from .options import RECORDS, parse_counts, parse_duration
 from .progress import Report, show_progress
 
 WIDTH = 120
+MARGINS = (4.0, 2.0, 1.0, 0.5, 0.0)
 LEAST = 8
 """Samples that a task must have to say how well it is ranked."""
 
@@ -98,6 +101,7 @@ def command(networks, samples, budget, no_measure, threads, folds, target, outpu
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=WIDTH)
     console.print(_table(qualities))
+    console.print(_margins([q for q in qualities if not math.isnan(q.default)]))
     click.echo(f"wrote {output}: {size / 1e6:.2f} MB, {about}")
 
 
@@ -162,7 +166,23 @@ def _table(qualities: Sequence[Quality]) -> Table:
     return table
 
 
+def _margins(qualities: Sequence[Quality]) -> Table:
+    """What it would give to take the highest score instead of the default."""
+    title = "Leaving the default config where another one's score is higher by"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
+    for name in ("more than", "tasks", "speed of all", "lowest", "faster", "slower"):
+        table.add_column(name, justify="right")
+    for margin in (math.inf, *MARGINS):
+        speeds = [chosen(q, margin) for q in qualities]
+        if speeds:
+            changes = [round(s - q.default, 2) for s, q in zip(speeds, qualities)]
+            row = [f"{statistics.mean(speeds):.3f}", f"{min(speeds):.3f}"]
+            row += [str(sum(c > 0 for c in changes)), str(sum(c < 0 for c in changes))]
+            table.add_row("never" if math.isinf(margin) else f"{margin:g}", str(len(speeds)), *row)
+    return table
+
+
 def _means(own: Sequence[Quality]) -> list[str]:
     columns = [[q.pairs for q in own], [q.first for q in own], [q.eighth for q in own]]
-    columns.append([q.default for q in own if q.default == q.default])
+    columns.append([q.default for q in own if not math.isnan(q.default)])
     return [f"{statistics.mean(c):.3f}" if c else "–" for c in columns]

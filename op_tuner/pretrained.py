@@ -9,6 +9,7 @@ Made by `burnish pretrain`.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -147,6 +148,13 @@ class Quality:
     first: float  # speed of the config with the highest score
     eighth: float  # the best speed among the eight highest
     default: float  # speed of the template's own rule; nan if it was not measured
+    ahead: float  # of the default's score, the highest one
+
+
+def chosen(q: Quality, margin: float) -> float:
+    """Speed of what a compiler would take that leaves the default config where another one's score is higher
+    by more than `margin`."""
+    return q.first if q.ahead > margin else q.default
 
 
 def quality(samples: Samples, scores: np.ndarray, default: int | None = None) -> Quality:
@@ -162,7 +170,8 @@ def quality(samples: Samples, scores: np.ndarray, default: int | None = None) ->
         float(right / max(1, np.sum(different))),
         float(speeds[order[0]]),
         float(speeds[order[:8]].max()),
-        float("nan") if default is None else float(speeds[default]),
+        math.nan if default is None else float(speeds[default]),
+        math.nan if default is None else float(scores.max() - scores[default]),
     )
 
 

@@ -13,6 +13,7 @@ from burnish.op_tuner.learner import Learner
 from burnish.op_tuner.pretrained import (
     About,
     Samples,
+    chosen,
     fit,
     hold_out,
     load,
@@ -104,7 +105,8 @@ def test_hold_out_never_shows_an_operator(monkeypatch):
 def test_quality():
     s = Samples("t", "o", np.zeros((4, 1)), (4.0, 2.0, None, 1.0))
     best = quality(s, np.array([1.0, 2.0, 0.0, 3.0]), default=1)
-    assert (best.pairs, best.first, best.eighth, best.default) == (1.0, 1.0, 1.0, 0.5)
+    assert (best.pairs, best.first, best.eighth, best.default, best.ahead) == (1.0, 1.0, 1.0, 0.5, 1.0)
+    assert [chosen(best, margin) for margin in (0.0, 0.9, 1.0)] == [1.0, 1.0, 0.5]
     worst = quality(s, np.array([2.0, 1.0, 3.0, 0.0]))
     assert (worst.pairs, worst.first) == (0.0, 0.0) and math.isnan(worst.default)
     assert quality(s, np.zeros(4)).pairs == 0.5
