@@ -54,24 +54,22 @@ class Collector:
         self._measurers = {kind: measurer(*kind) for kind in {(t.threads, cold) for t, cold in tasks}}
 
     def run(self, budget: float | None = None) -> None:
-        """Until there are enough samples or `budget` seconds are over; each task gets a batch in turn."""
+        """Until there are enough samples or `budget` seconds are over; whoever has fewest gets a batch."""
         started, going = time.monotonic(), list(self.tasks)
-        while going:
-            for task, cold in list(going):
-                if budget is not None and time.monotonic() - started >= budget:
-                    return
-                own = self.known.setdefault((task.digest, cold), {})
-                batch = self._draw(task, own, min(BATCH, self.samples - len(own)))
-                if not batch:
-                    going.remove((task, cold))
-                    continue
-                self._measure(task, cold, batch, own)
-                if self.progress:
-                    total = self.samples * len(self.tasks)
-                    self.progress(f"measuring {task.name}", self._have(), total)
+        while going and (budget is None or time.monotonic() - started < budget):
+            task, cold = min(going, key=lambda kind: len(self._own(*kind)))
+            own = self._own(task, cold)
+            batch = self._draw(task, own, min(BATCH, self.samples - len(own)))
+            if not batch:
+                going.remove((task, cold))
+                continue
+            self._measure(task, cold, batch, own)
+            if self.progress:
+                have = sum(min(len(self._own(*kind)), self.samples) for kind in self.tasks)
+                self.progress(f"measuring {task.name}", have, self.samples * len(self.tasks))
 
-    def _have(self) -> int:
-        return sum(min(len(self.known.get((t.digest, c), ())), self.samples) for t, c in self.tasks)
+    def _own(self, task: KernelTask, cold: bool) -> dict[Point, float | None]:
+        return self.known.setdefault((task.digest, cold), {})
 
     def _draw(self, task: KernelTask, own: dict[Point, float | None], count: int) -> list[Point]:
         """Configs that are not known, every second one next to a fast one; fewer where the space ends."""
