@@ -34,7 +34,7 @@ from burnish.commands.machine import describe_machine
 from burnish.commands.progress import show_progress
 from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.target import host
-from burnish.errors import BurnishError
+from burnish.errors import BurnishError, InputError
 from burnish.models.convolutions import WORKLOADS
 from burnish.op_tuner.costs import made_by
 from burnish.op_tuner.course import STRATEGIES, Course, Times, best_so_far, strategy, trials_to
@@ -107,8 +107,8 @@ def version() -> str:
     """Changes with the compiler and with what searches: courses of different versions do not compare."""
     folder = Path(op_tuner.__file__ or "").parent
     digest = sha256(made_by().encode())
-    for name in ("course", "features", "learner", "model", "search", "space"):
-        digest.update((folder / f"{name}.py").read_bytes())
+    for path in sorted(folder.glob("*.py")):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -164,6 +164,9 @@ def compare(options: argparse.Namespace, times: Times, finished: Finished, progr
 
 def transfer(options: argparse.Namespace, times: Times, finished: Finished, progress: Progress) -> None:
     """What was measured of the sources trains a model that the targets' searches begin with."""
+    lacking = [name for name in SOURCES if not times.of(workload(name))]
+    if lacking:
+        raise InputError(f"transfer needs measurements of {', '.join(lacking)}; or --no-transfer")
     for name in TARGETS:
         task = workload(name)
         for seed in range(options.seeds or max(SEEDS.values())):

@@ -89,11 +89,6 @@ def save(path: Path, model: CostModel, about: About) -> int:
     return len(data)
 
 
-def read_about(path: Path) -> About:
-    """InputError if the file is no such model."""
-    return _parse(path)[0]
-
-
 def load(path: Path) -> tuple[CostModel, About]:
     """InputError if the file is no such model, or one for other features; ToolError if xgboost is missing."""
     about, trees = _parse(path)

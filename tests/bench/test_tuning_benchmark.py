@@ -89,6 +89,11 @@ def test_learned_models_and_transfer(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "tuning-transfer.png").stat().st_size > 1000
 
 
+def test_transfer_needs_its_sources(tmp_path):
+    with pytest.raises(tuning.InputError, match="transfer needs measurements of c1, c2, c4, c5, c6"):
+        tuning.main(arguments(tmp_path, *BLACK_BOXES[:-1]), measure=Measurer())
+
+
 def run(how, times, seed=0, best=1e-3, workload="c3"):
     return tuning.Run("d", workload, how, seed, len(times), "v", tuple(times), (), 0.0, best)
 
