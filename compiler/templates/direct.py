@@ -14,10 +14,7 @@ where not).
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import product
+from dataclasses import replace
 
 from ..ir import affine
 from ..ir import scalar as s
@@ -33,56 +30,13 @@ from ..schedule.schedule import Schedule
 from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .common import inline_cheap
+from .direct_params import Subject, params_of
 from .memo import per_task
-from .prefetch import (
-    blocks_ahead,
-    input_prefetches,
-    panel_bytes,
-    panel_prefetches,
-    weight_bytes,
-    weight_prefetches,
-)
+from .prefetch import input_prefetches, panel_prefetches, weight_prefetches
 from .products import PACKED
-from .register_tiles import ACC, MAX_UNROLLED, Params, Roles, lanes_of, rank_tiles, roles_of, slides_with
+from .register_tiles import ACC, Params, lanes_of, roles_of
 
 ALGORITHMS = (PACKED,)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """An expression in the form that `expression` gives, and what every choice about it starts from."""
-
-    task: KernelTask
-    expr: TensorExpr
-    roles: Roles
-
-    @cached_property
-    def acc(self) -> Stage:
-        return self.expr.stage(ACC)
-
-    @cached_property
-    def extents(self) -> dict[str, int]:
-        return {a.name: a.extent for a in self.acc.all_axes}
-
-    @cached_property
-    def tiles(self) -> list[tuple[tuple[str, int], ...]]:
-        """Register tiles to choose from, the best first."""
-        return rank_tiles(self.acc, self.roles, self.extents, self.task.target)[:64]
-
-    @cached_property
-    def block(self) -> tuple[tuple[str, int], ...]:
-        """Reduction axes split by the input's channel block."""
-        return tuple((a, b) for a in self.roles.sums if (b := _channel_block(self.acc, a)) > 1)
-
-    @cached_property
-    def slides(self) -> frozenset[tuple[str, str]]:
-        """(tap, pixel axis) that an index mixes."""
-        pairs = product(self.roles.taps, self.roles.pixels)
-        return frozenset(pair for pair in pairs if slides_with(self.acc, *pair))
-
-    @cached_property
-    def weight_bytes(self) -> int:
-        return weight_bytes(self.task, self.expr)
 
 
 @per_task
@@ -103,42 +57,12 @@ def params(task: KernelTask, cfg: Config) -> Params:
     return params_of(found, cfg)
 
 
-def params_of(subject: Subject, cfg: Config) -> Params:
-    task, expr, roles = subject.task, subject.expr, subject.roles
-    extents, block = subject.extents, subject.block
-    tile = cfg.choose("tile", subject.tiles, subject.tiles[0])
-    reduction, unrolled = _reduction_order(subject, dict(tile))
-    plain_sum = len(reduction) == 1 and not roles.taps and not block  # of a matrix product
-    reused = any(dict(tile).get(axis, 1) > 1 for axis in roles.pixels)  # weights, else memory is the limit
-    together = cfg.choose("together", (1, 2, 4, 8), 4 if reused else 1) if plain_sum else 1
-    outer = {axis: -(-extents[axis] // size) for axis, size in tile}
-    tasks = math.prod(outer.get(a, 1) for a in (roles.column, *roles.pixels[1:]) if a)
-    tasks *= math.prod(extents[a] for a in roles.batch)
-    cold = subject.weight_bytes > task.target.l2
-    streamed = block or plain_sum
-    in_order = bool(streamed and roles.column and roles.pixels) and not roles.batch
-    # In the second-level cache beside its successor: what prefetches every line twice would only take slots.
-    fits = in_order and not roles.taps and panel_bytes(task, expr, roles, dict(tile)) * 2 <= task.target.l2
-    tasks_inner = bool(roles.pixels) and tasks < 8 * task.threads
-    return Params(
-        tile=tile,
-        reduction=reduction,
-        unrolled=unrolled,
-        block=block,
-        together=together,
-        columns_outer=cfg.choose("columns_outer", (True, False), True),
-        prefetch=cfg.choose("prefetch", (0, 32, 64, 128), 32 if cold and not fits else 0),
-        ahead=cfg.choose("ahead", (0, 1, 2, 4), blocks_ahead(roles, extents, block)),
-        panel=cfg.choose("panel", (True, False) if in_order else (False,), cold and in_order),
-        tasks_inner=cfg.choose("tasks_inner", (True, False), tasks_inner),
-    )
-
-
 def schedule(task: KernelTask, p: Params) -> Program:
     found = subject(task)
     assert found is not None
     sch = tiled(found, p)
-    _parallel(sch.nests[-1], found.roles, p)
+    for lp in sch.nests[-1].loops[: p.dealt]:
+        lp.kind = "parallel"
     return sch.program()
 
 
@@ -152,53 +76,62 @@ def tiled(subject: Subject, p: Params) -> Schedule:
     for nest in sch.nests:
         if nest.label not in parts:
             _pack_nest(sch, nest, task.target)
-    inner: list[str] = []
-    outer: dict[str, str] = {}
-    vector = roles.vector
-    for axis, size in p.tile:
-        sch.split(axis, size, f"{axis}_o", f"{axis}_i", within=parts)
-        outer[axis] = f"{axis}_o"
-        if axis == roles.vector:
-            vector = f"{axis}_v"
-            sch.split(f"{axis}_i", lanes_of(acc, task.target), f"{axis}_c", vector, within=parts)
-            inner.append(f"{axis}_c")
-        else:
-            inner.append(f"{axis}_i")
+    inner, vector = _split_tile(sch, subject, p, parts)
     for axis, size in p.block:
         sch.split(axis, size, f"{axis}_o", f"{axis}_i", within=[f"{ACC}.update"])
-    reduction, unrolled = p.reduction, p.unrolled
-    if p.together > 1:
-        (axis,) = p.reduction
-        sch.split(axis, p.together, f"{axis}_o", f"{axis}_i", within=[f"{ACC}.update"])
-        reduction, unrolled = (f"{axis}_o", f"{axis}_i"), (f"{axis}_i",)
+    reduction, unrolled = _split_sum(sch, p)
     _guard_loads(sch, acc)
-    inner.sort(
-        key=lambda name: name[:-2] in (roles.column, roles.vector)
-    )  # one broadcast serves all columns at once
-    order = _outer_order(roles, outer, p)
-    sch.reorder(f"{ACC}.init", [*order, *inner, vector])
-    sch.reorder(f"{ACC}.update", [*order, *reduction, *inner, vector])
+    for lp, size in p.cuts:
+        sch.split(lp, size, f"{lp}_b", lp, within=parts)
+    sch.reorder(f"{ACC}.init", [*p.order, *inner, vector])
+    sch.reorder(f"{ACC}.update", [*p.order, *reduction, *inner, vector])
     for out in outs:
-        sch.reorder(out, [*order, *inner, vector])
-    parent = sch.merge(parts, len(order)) if order else _wrap(sch, parts)
+        sch.reorder(out, [*p.order, *inner, vector])
+    parent = sch.merge(parts, len(p.order))
     sch.stage(ACC, parent, "register")
     if inner:
         sch.annotate("unroll", *inner)
     sch.annotate("vector", vector, within=parts)
     for axis in unrolled:
         sch.annotate("unroll", axis)
-    innermost = reduction[-1] if reduction else None
-    if p.prefetch and innermost:
-        sch.append(f"{ACC}.update", innermost, *weight_prefetches(sch, task, roles, p))
+    if p.prefetch and reduction:
+        sch.append(f"{ACC}.update", reduction[-1], *weight_prefetches(sch, task, roles, p))
     if p.ahead and p.block:
         step = f"{p.block[0][0]}_o"
         sch.append(f"{ACC}.update", step, *input_prefetches(sch, task, roles, p, step))
-    if p.panel and p.columns_outer:
+    if p.panel:
         step = f"{p.block[0][0]}_o" if p.block else reduction[0]
         sch.append(f"{ACC}.update", step, *panel_prefetches(sch, task, roles, p, parent, step))
     if unrolled:  # taps that share loads would keep them all in registers, and spill
         sch.append(f"{ACC}.update", unrolled[-1], Barrier("order"))
     return sch
+
+
+def _split_sum(sch: Schedule, p: Params) -> tuple[list[str], list[str]]:
+    """(loops of the reduction, those of them that are written out): terms of a sum outside of its taps."""
+    lp, terms = p.together
+    if terms == 1:
+        return list(p.reduction), list(p.unrolled)
+    sch.split(lp, terms, f"{lp}_o", f"{lp}_i", within=[f"{ACC}.update"])
+    serial = [f"{lp}_o" if var == lp else var for var in p.reduction if var not in p.unrolled]
+    return [*serial, f"{lp}_i", *p.unrolled], [f"{lp}_i", *p.unrolled]
+
+
+def _split_tile(sch: Schedule, subject: Subject, p: Params, parts: list[str]) -> tuple[list[str], str]:
+    """Splits the tile's axes; (loops of a tile from the outside in, loop over a vector's lanes)."""
+    roles, lanes = subject.roles, lanes_of(subject.acc, subject.task.target)
+    inner: list[str] = []
+    vector = roles.vector
+    for axis, size in p.tile:
+        sch.split(axis, size, f"{axis}_o", f"{axis}_i", within=parts)
+        if axis == roles.vector:
+            vector = f"{axis}_v"
+            sch.split(f"{axis}_i", lanes, f"{axis}_c", vector, within=parts)
+            inner.append(f"{axis}_c")
+        else:
+            inner.append(f"{axis}_i")
+    inner.sort(key=lambda name: (name[:-2] in (roles.column, roles.vector)) == p.columns_inner)
+    return inner, vector
 
 
 # --- the expression that the template works on -----------------------------------------------------------
@@ -345,43 +278,6 @@ def _by_phase(load: Load, shape: tuple[int, ...], step: int, n: int) -> Stage:
     return Stage(f"packed{n}", load.type, axes, body)
 
 
-# --- reduction -------------------------------------------------------------------------------------
-
-
-def _channel_block(acc: Stage, axis: str) -> int:
-    """d where an index reads axis // d: the block of the operand's layout."""
-    for e in s.walk(acc.body):
-        if (
-            isinstance(e, Binary)
-            and e.op == "floordiv"
-            and s.variables(e.a) == {axis}
-            and isinstance(e.b, s.Const)
-        ):
-            return int(e.b.value)
-    return 1
-
-
-def _reduction_order(subject: Subject, tile: dict[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Channel blocks, kernel rows, channels of a block, kernel columns; taps over tiled pixels are
-    unrolled.
-    """
-    roles, extents, block = subject.roles, subject.extents, dict(subject.block)
-    sums_outer = [f"{a}_o" if a in block else a for a in roles.sums if a in block]
-    sums_inner = [f"{a}_i" if a in block else a for a in roles.sums]
-    taps = list(roles.taps)
-    tiled = [t for t in taps if any(tile.get(p, 1) > 1 and (t, p) in subject.slides for p in roles.pixels)]
-    serial = [t for t in taps if t not in tiled]
-    count = math.prod(n for _, n in tile.items() if _ != roles.vector)
-    unrolled = list(tiled)
-    if not roles.sums:  # depthwise, pooling: nothing but taps
-        unrolled = [
-            t for t in taps if count * math.prod(extents[u] for u in taps) <= MAX_UNROLLED or t in tiled
-        ]
-        serial = [t for t in taps if t not in unrolled]
-        return (*serial, *unrolled), tuple(unrolled)
-    return (*sums_outer, *serial, *sums_inner, *tiled), tuple(unrolled)
-
-
 # --- building --------------------------------------------------------------------------------------------
 
 
@@ -424,28 +320,6 @@ def _may_leave(load: Load, shape: tuple[int, ...], ranges: dict[str, affine.Rang
     return any(
         affine.bounds(e, ranges)[0] < 0 or affine.bounds(e, ranges)[1] >= d for e, d in zip(load.index, shape)
     )
-
-
-def _outer_order(roles: Roles, outer: dict[str, str], p: Params) -> list[str]:
-    column = [f"{roles.vector}_o"] if roles.vector in outer else []
-    column += [outer[roles.column]] if roles.column else []
-    pixels = [outer.get(axis, axis) for axis in reversed(roles.pixels)]
-    batch = list(roles.batch)
-    return batch + (column + pixels if p.columns_outer else pixels + column)
-
-
-def _wrap(sch: Schedule, parts: list[str]) -> Nest:
-    return sch.merge(parts, 0)
-
-
-def _parallel(parent: Nest, roles: Roles, p: Params) -> None:
-    innermost = roles.pixels[0] if roles.pixels else None
-    if innermost in dict(p.tile):
-        innermost = f"{innermost}_o"
-    for lp in parent.loops:
-        if lp.var == innermost and not p.tasks_inner:
-            break
-        lp.kind = "parallel"
 
 
 def _pack_nest(sch: Schedule, nest: Nest, target: Target) -> None:

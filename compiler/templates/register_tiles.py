@@ -29,15 +29,17 @@ class Roles:
 @dataclass(frozen=True)
 class Params:
     tile: tuple[tuple[str, int], ...]  # register tile: axis → size
+    columns_inner: bool  # whether an element of the input meets all columns at once, or a weight all pixels
+    cuts: tuple[tuple[str, int], ...]  # outer loops in cache blocks of so many iterations
+    order: tuple[str, ...]  # outer loops, those over blocks (`_b`) among them; outermost first
+    dealt: int  # of these, how many are tasks
     reduction: tuple[str, ...]  # loop order, outermost first
-    unrolled: tuple[str, ...]
+    unrolled: tuple[str, ...]  # of these, taps that are written out
+    together: tuple[str, int]  # loop over a sum of which one iteration takes so many terms
     block: tuple[tuple[str, int], ...]  # reduction axes split by the input's channel block
-    together: int  # terms of a matrix product's sum that one iteration takes
-    columns_outer: bool
     prefetch: int  # cache lines of weights ahead of the arithmetic; 0: none
     ahead: int  # channel blocks of the input that are prefetched before they are needed; 0: none
     panel: bool  # whether the next columns' weights are prefetched, a share with every tile
-    tasks_inner: bool  # whether the innermost pixel loop is dealt to threads too
 
 
 def roles_of(expr: TensorExpr, target: Target, outer: tuple[str, ...] = ()) -> Roles | None:

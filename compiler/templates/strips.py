@@ -25,6 +25,7 @@ from ..schedule.nest import Loop, Nest
 from ..schedule.schedule import Index
 from ..target import Target
 from . import direct
+from .choices import divisors
 from .direct import ACC
 from .memo import per_task
 
@@ -147,7 +148,7 @@ def _half(task: KernelTask, n: int, rows: int) -> direct.Subject:
     roles = None if expr is None else direct.roles_of(expr, task.target, OUTER)
     if expr is None or roles is None or len(expr.stages) != 1 + len(half.outputs):
         raise InternalError(f"task {task.name}: its {('depthwise', 'pointwise')[n]} half is none of `direct`")
-    return direct.Subject(own, expr, roles)
+    return direct.Subject(own, expr, roles, OUTER)
 
 
 def _in_strips(expr: TensorExpr, size: int) -> TensorExpr:
@@ -238,7 +239,3 @@ def _nbytes(both: Halves) -> int:
     data = max(type.size for _, type in both.first.params if type.rank == len(both.shape))
     results = (both.first.stage(both.mid), *(both.second.stage(name) for name in both.second.outputs))
     return (data + sum(st.type.size for st in results)) * F32.bytes
-
-
-def divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]

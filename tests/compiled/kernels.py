@@ -48,9 +48,9 @@ class DrawnConfig(DefaultConfig):
         return self.chosen[knob]  # type: ignore[return-value]
 
 
-def build_drawn(task: KernelTask, symbol: str) -> Build:
-    """By answers drawn for this task, those that the template rejects drawn again."""
-    for n in range(20):
+def build_drawn(task: KernelTask, symbol: str, number: int = 0) -> Build:
+    """By the task's drawing of this number; answers that the template rejects are drawn again."""
+    for n in range(20 * number, 20 * number + 20):
         cfg = DrawnConfig(f"{n} {task.key}")
         try:
             return build_program(replace(scheduled(task, cfg), name=symbol), task.target)

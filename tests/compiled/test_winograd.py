@@ -132,7 +132,10 @@ def test_narrower_vectors(algorithm: str, shape: Shape, target: str) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "answers"),
-    [("winograd4", {"fused": True, "rows": 1}), ("winograd2", {"fused": False, "group": 2, "depth": 4})],
+    [
+        ("winograd4", {"fused": True, "rows": 1, "output_order": ("ov", "row", "tw")}),
+        ("winograd2", {"fused": False, "group": 3, "depth": 4, "input_order": ("row", "tw", "ib")}),
+    ],
 )
 def test_program_means_the_convolution(algorithm: str, answers: dict[str, object]) -> None:
     """Both ways of blocking, executed by the loop programs' definition."""

@@ -25,7 +25,6 @@ from .combine import combine
 from .geometry import PointClass, Region, Strip, geometry
 from .params import VECTORS, Params, variant_of
 
-UNROLLED = 4  # input channels of one iteration
 N, NB, NI, TH, TW, IB, OB, OG, P, KB, IC, TO, TI, OV, LANE, ROW = (
     Var(n) for n in "n nb ni th tw ib ob og p kb ic to ti ov lane row".split()
 )
@@ -33,12 +32,15 @@ N, NB, NI, TH, TW, IB, OB, OG, P, KB, IC, TO, TI, OV, LANE, ROW = (
 
 @dataclass(frozen=True)
 class Stream:
-    """The weights of one panel: their first row, the next panel's, and the number of this pass over them."""
+    """The weights of some panels: their first row, that of the next ones, and the number of this pass over
+    them. `panel` rows after a panel's row stands that of the panel beside it.
+    """
 
     row: Expr
     following: Expr
     number: Expr
     passes: int
+    panel: int
 
 
 class Builder:
@@ -83,12 +85,9 @@ class Builder:
 
     def program(self) -> Program:
         g, p = self.g, self.p
-        vectors = g.channels // g.lanes
         if p.fused:
-            inside = (
-                loop("ib", vectors, loop("row", p.rows, *self.input_row(self.regions, s.const(0), ROW))),
-                loop("ob", g.out_channels // p.channels, *self.block(OB)),
-            )
+            tiles = self.input_rows(p.rows, self.input_row(self.regions, s.const(0), ROW))
+            inside = (tiles, loop("ob", g.out_channels // p.channels, *self.block(OB)))
             body = Alloc(self.v, (Alloc(self.m, inside),))
             blocks = -(-g.tile_rows // p.rows)
             step = loop("n", g.batch, loop("th", blocks, body, kind="parallel"), kind="parallel")
@@ -101,8 +100,7 @@ class Builder:
             row = (If(s.lt(ROW, main[0].rows.count), row, self.input_row(edge, ni, s.const(0))),)
         elif edge:
             row = self.input_row(edge, ni, s.const(0))
-        tiles = loop("row", g.tile_rows, *row, kind="parallel")
-        first = loop("n", g.batch, loop("ib", vectors, tiles, kind="parallel"), kind="parallel")
+        first = loop("n", g.batch, self.input_rows(g.tile_rows, row, "parallel"), kind="parallel")
         body = Alloc(self.m, self.block(OB))
         images = loop("nb", g.batch // p.images, body, kind="parallel")
         second = loop("ob", g.out_channels // p.channels, images, kind="parallel")
@@ -122,13 +120,29 @@ class Builder:
         """Position of a strip's row of tiles in the image."""
         return Var("th") * self.p.rows + row if self.p.fused else strip.first + row
 
+    def input_rows(self, rows: int, body: Body, kind: str = "serial") -> Stmt:
+        """All rows, around or within the loop over vectors of channels unless a tile takes these at once."""
+        extents = {"ib": self.g.channels // self.g.lanes, "row": rows}
+        order = [var for var in self.p.input_order if var in extents]
+        if self.tile_takes_channels:
+            order.remove("ib")
+        for var in reversed(order):
+            body = (loop(var, extents[var], *body, kind=kind),)
+        return body[0]
+
+    @property
+    def tile_takes_channels(self) -> bool:
+        return self.p.input_order.index("tw") < self.p.input_order.index("ib")
+
     def input_row(self, regions: Sequence[Region], image: Expr, row: Expr) -> Body:
-        """V of one row of tiles and one vector of channels."""
+        """V of one row of tiles and one vector of channels, or all of them."""
         body: Body = ()
         for region in regions:
             tile = region.base + (image * region.rows.count + row) * region.columns.count + TW
             for f in range(len(self.g.variant.phases)):
                 inner = self.input_tile(region, f, tile, self.tile_row(region.rows, row))
+                if self.tile_takes_channels:
+                    inner = (loop("ib", self.g.channels // self.g.lanes, *inner),)
                 body += (loop("tw", region.columns.count, *inner),)
         if self.p.fused and self.g.tile_rows % self.p.rows:
             return (If(s.lt(self.tile_row(regions[0].rows, row), self.g.tile_rows), body),)
@@ -175,25 +189,27 @@ class Builder:
 
     def block(self, block: Expr) -> Body:
         """Products and outputs of one block of output channels for all tiles in V."""
-        groups = self.p.channels // self.panel
-        products = tuple(
-            loop("p", c.count, loop("og", groups, *self.panel_products(c, block, groups)))
-            for c in self.classes
-        )
+        groups = self.p.channels // (self.panel * self.p.panels)
+        products = tuple(loop("p", c.count, self.point_products(c, block, groups)) for c in self.classes)
         return (*products, *(self.output(r, block) for r in self.regions))
 
-    def panel_products(self, c: PointClass, block: Expr, groups: int) -> Body:
-        """M of one point and two vectors of output channels, `depth` rows of weights after the other."""
+    def point_products(self, c: PointClass, block: Expr, groups: int) -> Stmt:
+        """M of one point, `depth` rows of weights after the other."""
+        blocks = len(c.phases) * self.g.channels // self.p.depth
+        body = self.panel_products(c, block, groups, blocks)
+        if self.p.depth_outer:
+            return loop("kb", blocks, loop("og", groups, *body))
+        return loop("og", groups, loop("kb", blocks, *body))
+
+    def panel_products(self, c: PointClass, block: Expr, groups: int, blocks: int) -> Body:
+        """Adds `depth` products to M of one point and the panels of one group."""
         g, p = self.g, self.p
         k = len(c.phases) * g.channels
-        blocks = k // p.depth
-        panels = g.out_channels // self.panel
-        at = c.weights // self.panel + ((P * panels + block * groups + OG) * k)
+        of_point = g.out_channels // self.panel
+        first = OG * p.panels if p.panels > 1 else OG
+        at = c.weights // self.panel + ((P * of_point + block * groups * p.panels + first) * k)
         row = at + KB * p.depth
-        following = row + p.depth
-        if groups < panels:
-            last = s.both(s.eq(OG, groups - 1), s.eq(KB, blocks - 1))
-            following = following + s.select(last, s.const((panels - groups) * k), s.const(0))
+        following = self.next_row(row, groups, blocks, k)
         count = -(-len(c.tiles) // p.group)
         most = -(-len(c.tiles) // count)
         large = len(c.tiles) - count * (most - 1)
@@ -201,25 +217,46 @@ class Builder:
         for tiles, before, n in ((most, 0, large), (most - 1, large, count - large)):
             if n:
                 tile = c.tiles.start + before * most + TO * tiles
-                stream = Stream(row, following, before + TO, count)
+                stream = Stream(row, following, before + TO, count, k)
                 body.append(loop("to", n, *self.product(c, tiles, tile, stream, blocks)))
-        return (loop("kb", blocks, *body),)
+        return tuple(body)
+
+    def next_row(self, row: Expr, groups: int, blocks: int, k: int) -> Expr:
+        """Of the weights that are needed after these."""
+        p = self.p
+        here, every = groups * p.panels, self.g.out_channels // self.panel
+        last_group, last_part = s.eq(OG, groups - 1), s.eq(KB, blocks - 1)
+        if p.depth_outer:
+            point = s.const((every - here + p.panels - 1) * k + p.depth)
+            part = s.const((p.panels - here) * k + p.depth)
+            return row + s.select(last_group, s.select(last_part, point, part), s.const(p.panels * k))
+        row = row + p.depth
+        if p.panels > 1:
+            row = row + s.select(last_part, s.const((p.panels - 1) * k), s.const(0))
+        if here < every:
+            row = row + s.select(s.both(last_group, last_part), s.const((every - here) * k), s.const(0))
+        return row
 
     def product(self, c: PointClass, tiles: int, tile: Expr, stream: Stream, blocks: int) -> Body:
         """Adds `depth` products to M of `tiles` tiles."""
         g, p = self.g, self.p
-        acc = self.registers("tile_acc", tiles, VECTORS)
+        width = VECTORS * p.panels
+        acc = self.registers("tile_acc", tiles, width)
         point, here = c.first + P, (TI, OV, LANE)
-        out = (point, tile + TI, (OG * VECTORS + OV) * g.lanes + LANE)
+        out = (point, tile + TI, (OG * width + OV) * g.lanes + LANE)
 
         def over(body: Stmt) -> Stmt:
-            vectors = loop("ov", VECTORS, loop("lane", g.lanes, body, kind="vector"), kind="unroll")
+            vectors = loop("ov", width, loop("lane", g.lanes, body, kind="vector"), kind="unroll")
             return loop("ti", tiles, vectors, kind="unroll")
 
         def update(k: Expr) -> Stmt:
             channel = c.phases.start * g.channels + KB * p.depth + k
             value = Load("tiles_in", self.v_index((point, tile + TI, channel), NB), F32)
-            weight = Load(self.u.name, (stream.row + k, OV * g.lanes + LANE), F32)
+            row: Expr = stream.row + k
+            vector: Expr = OV
+            if p.panels > 1:
+                row, vector = row + OV // VECTORS * stream.panel, OV % VECTORS
+            weight = Load(self.u.name, (row, vector * g.lanes + LANE), F32)
             return over(Store(acc.name, here, Load(acc.name, here, F32) + value * weight))
 
         zero = over(Store(acc.name, here, s.const(0.0, F32)))
@@ -237,26 +274,41 @@ class Builder:
         """All updates of one pass over a panel, and its share of the next panel's prefetches between them."""
         depth, passes = self.p.depth, stream.passes
         if not self.p.prefetch:
-            return (loop("ic", depth, update(IC)),)
+            return (self.in_turn(depth, update),)
 
         def prefetch(row: Expr) -> Body:
+            rows = [stream.following + n * stream.panel + row for n in range(self.p.panels)]
             lines = range(0, self.panel, LINE)
-            return tuple(Prefetch(self.u.name, (stream.following + row, s.const(at))) for at in lines)
+            return tuple(Prefetch(self.u.name, (r, s.const(at))) for r in rows for at in lines)
 
         share = depth // passes
-        kind = "unroll" if passes <= UNROLLED else "serial"
+        kind = "unroll" if passes <= self.p.unrolled else "serial"
         some = loop("ii", passes, update(IC * passes + Var("ii")), Barrier("order"), kind=kind)
         return (
             loop("ic", share, *prefetch(stream.number * share + IC), some),
             loop("ic", depth, *prefetch(IC), update(IC), begin=share * passes),
         )
 
+    def in_turn(self, depth: int, update: Callable[[Expr], Stmt]) -> Stmt:
+        """All updates, some of them in one iteration."""
+        some = max(n for n in range(1, self.p.unrolled + 1) if depth % n == 0)
+        if some == 1:
+            return loop("ic", depth, update(IC))
+        several = loop("ii", some, update(IC * some + Var("ii")), Barrier("order"), kind="unroll")
+        return loop("ic", depth // some, several)
+
     # --- output -----------------------------------------------------------------------------------------
 
     def output(self, region: Region, block: Expr) -> Stmt:
-        vectors = loop("ov", self.p.channels // self.g.lanes, *self.output_tile(region, block))
-        rows = loop("row", region.rows.count, loop("tw", region.columns.count, vectors))
-        return loop("ni", self.p.images, rows)
+        extents = {
+            "ov": self.p.channels // self.g.lanes,
+            "row": region.rows.count,
+            "tw": region.columns.count,
+        }
+        body = self.output_tile(region, block)
+        for var in reversed(self.p.output_order):
+            body = (loop(var, extents[var], *body),)
+        return loop("ni", self.p.images, *body)
 
     def output_tile(self, region: Region, block: Expr) -> Body:
         """Aᵀ M A and the epilogue for one tile and one vector of output channels."""

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from ...kernel_task import Config, KernelTask
 from ...ops.fused import FusedOp
 from ..algorithm import Work
+from ..choices import choose, divisors, loop_order
 from .geometry import VARIANTS, Geometry, Variant, geometry
 
-VECTORS = 2  # output-channel vectors of the micro-kernel
+VECTORS = 2  # of output channels in a panel of weights
 MANY = 64  # tiles of an image that is cut into rows of tiles
 ENOUGH = 24  # tiles of a task
+UNROLLED = 4  # input channels of one iteration
+LONGEST_BODY = 256  # updates of registers that a config may write out in one loop body
 PRODUCT_RATE = 0.88  # of the FMA peak: what the products reach
 TRANSFORM_COST = {
     2: 9.0,
@@ -30,8 +33,13 @@ class Params:
     images: int  # whose tiles are multiplied together (not fused)
     channels: int  # output channels of one block
     group: int  # most tiles of the micro-kernel
+    panels: int  # of weights, two vectors each, that it takes at once
     depth: int  # input channels that it adds up at a time
+    depth_outer: bool  # whether all panels take a part of the input channels before the next part's turn
+    unrolled: int  # most input channels of one iteration
     prefetch: bool  # of the next weights
+    input_order: tuple[str, ...]  # loops around the transform of a tile's vector of channels
+    output_order: tuple[str, ...]
 
 
 def variant_of(task: KernelTask) -> Variant:
@@ -42,31 +50,44 @@ def params(task: KernelTask, cfg: Config) -> Params:
     assert isinstance(task.op, FusedOp)
     g = geometry(task.op, variant_of(task), task.target.lanes(4))
     step = VECTORS * g.lanes
-    most = most_tiles(task.target.vector_registers)
-    group = cfg.choose("group", range(1, most + 1), most)
-    prefetch = cfg.choose("prefetch", (False, True), True)
+    registers = task.target.vector_registers
+    prefetch = choose(cfg, "prefetch", (False, True), True)
     blocks = [c for c in range(step, g.out_channels + 1, step) if g.out_channels % c == 0]
     row_options = range(1, g.tile_rows + 1) if g.tile_rows > 1 else ()
     either = (True, False) if row_options else (False,)
-    fused = cfg.choose("fused", either, bool(row_options) and g.tiles >= MANY)
+    fused = choose(cfg, "fused", either, bool(row_options) and g.tiles >= MANY)
     if fused:
-        rows = cfg.choose("rows", row_options, _rows(row_options, g, task))
+        rows = choose(cfg, "rows", row_options, _rows(row_options, g, task))
         images, tiles = 1, rows * g.tile_columns
         fitting = [c for c in blocks if _bytes(g, tiles, c) <= task.target.l2 // 2]
     else:
         rows = g.tile_rows
-        options = [n for n in range(1, g.batch + 1) if g.batch % n == 0]
+        options = divisors(g.batch)
         together = [n for n in options if _bytes(g, n * g.tiles, blocks[0]) <= task.target.l2]
-        images = cfg.choose("images", options, max(together, default=1))
+        images = choose(cfg, "images", options, max(together, default=1))
         tiles = images * g.tiles
         shared = [c for c in blocks if g.out_channels // c >= task.threads]
         fitting = [c for c in shared if _bytes(g, tiles, c) <= task.target.l2]
         fitting = [c for c in fitting if g.out_channels // c % task.threads == 0] or fitting
-    channels = cfg.choose("channels", blocks, max(fitting, default=blocks[0]))
+    channels = choose(cfg, "channels", blocks, max(fitting, default=blocks[0]))
+    several = [n for n in (1, 2) if channels % (n * step) == 0 and most_tiles(registers, n)]
+    panels = choose(cfg, "panels", several, 1)
+    most = most_tiles(registers, panels)
+    group = choose(cfg, "group", range(max(1, most // 2), most + 1), most)
     depths = [d for d in range(g.lanes, g.channels + 1, g.lanes) if g.channels % d == 0]
-    panel = task.target.l1 // (8 if tiles <= 4 * most else 2)  # the next panel's weights arrive meanwhile
-    depth = cfg.choose("depth", depths, max((d for d in depths if d * step * 4 <= panel), default=depths[0]))
-    return Params(fused, rows, images, channels, group, depth, prefetch)
+    small = most_tiles(registers, 1)
+    panel = task.target.l1 // (8 if tiles <= 4 * small else 2)  # the next panel's weights arrive meanwhile
+    depth = choose(cfg, "depth", depths, max((d for d in depths if d * step * 4 <= panel), default=depths[0]))
+    both = depth < g.channels and channels > panels * step
+    depth_outer = choose(cfg, "depth_outer", (False, True) if both else (False,), False)
+    short = [n for n in (1, 2, 4, 8) if n * group * panels * VECTORS <= LONGEST_BODY]
+    return Params(
+        *(fused, rows, images, channels, group, panels, depth, depth_outer),
+        choose(cfg, "unrolled", short, UNROLLED),
+        prefetch,
+        loop_order(cfg, "input_order", ("ib", "row", "tw"), (("row", "tw"),)),
+        loop_order(cfg, "output_order", ("row", "tw", "ov"), (("row", "tw"),)),
+    )
 
 
 def _bytes(g: Geometry, tiles: int, channels: int) -> int:
@@ -83,9 +104,10 @@ def _rows(options: Sequence[int], g: Geometry, task: KernelTask) -> int:
     return min(enough) if enough else max(even or small, default=1)
 
 
-def most_tiles(registers: int) -> int:
+def most_tiles(registers: int, panels: int) -> int:
     """Their sums, one row of weights and one input fill the registers."""
-    return (registers - VECTORS - 1) // VECTORS
+    vectors = panels * VECTORS
+    return (registers - vectors - 1) // vectors
 
 
 def work(variant: Variant, op: FusedOp, lanes: int) -> Work:

@@ -1,0 +1,77 @@
+"""Questions that templates share: one element of a ranked list, orders of loops, cache blocks, unrolling.
+
+A question with a single option is not asked, so that every point of a space is another program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import permutations
+from typing import TypeVar
+
+from ..kernel_task import Config
+
+T = TypeVar("T")
+MOST_ORDERED = 5  # loops that a question permutes; those outside of them stay where they are
+LEAST_BLOCKED = 4  # iterations of a loop that is worth cutting into blocks
+
+
+def choose(cfg: Config, knob: str, options: Sequence[T], default: T) -> T:
+    """One of the options or the default, which need not be among them."""
+    if default not in options:
+        options = (default, *options)
+    return cfg.choose(knob, options, default) if len(options) > 1 else default
+
+
+def combination(cfg: Config, knobs: Sequence[str], ranked: Sequence[tuple[T, ...]]) -> tuple[T, ...]:
+    """One of the ranked tuples, asked for element by element; the best that is left is the default."""
+    for n, knob in enumerate(knobs):
+        answer = choose(cfg, knob, tuple(dict.fromkeys(t[n] for t in ranked)), ranked[0][n])
+        ranked = [t for t in ranked if t[n] == answer]
+    return ranked[0]
+
+
+def loop_order(
+    cfg: Config, knob: str, loops: Sequence[str], inside: Sequence[tuple[str, str]] = ()
+) -> tuple[str, ...]:
+    """The loops from the outside in, by default as given; `inside` are pairs (outer, inner) that stay so."""
+    options = _orders(tuple(loops), tuple(inside))
+    return choose(cfg, knob, options, options[0])
+
+
+@lru_cache(maxsize=1024)
+def _orders(loops: tuple[str, ...], inside: tuple[tuple[str, str], ...]) -> tuple[tuple[str, ...], ...]:
+    fixed = loops[: max(0, len(loops) - MOST_ORDERED)]
+    pairs = [(a, b) for a, b in inside if a in loops and b in loops]
+    every = (fixed + p for p in permutations(loops[len(fixed) :]))
+    return tuple(p for p in every if all(p.index(a) < p.index(b) for a, b in pairs))
+
+
+def cache_blocks(cfg: Config, knob: str, extents: Mapping[str, int], loops: Sequence[str]) -> dict[str, int]:
+    """Loop → iterations of a block, for loops that are cut; by default none. Blocks divide their loop."""
+    cuts: dict[str, int] = {}
+    for lp in loops:
+        n = extents[lp]
+        sizes = divisors(n) if n >= LEAST_BLOCKED else (n,)
+        size = choose(cfg, f"{knob}_{lp}", sizes, n)
+        if size < n:
+            cuts[lp] = size
+    return cuts
+
+
+def dealt_loops(cfg: Config, knob: str, extents: Sequence[int], default: int, workers: int) -> int:
+    """How many of the outermost loops become tasks: enough tasks for all workers where there are."""
+    wanted = min(workers, math.prod(extents))
+    options = [
+        n
+        for n in range(1, len(extents) + 1)
+        if extents[n - 1] > 1 and math.prod(extents[:n]) >= wanted and n != default
+    ]
+    return choose(cfg, knob, (default, *options), default)
+
+
+@lru_cache(maxsize=1024)
+def divisors(n: int) -> tuple[int, ...]:
+    return tuple(d for d in range(1, n + 1) if n % d == 0)

@@ -1,0 +1,224 @@
+"""What the direct template asks: register tile, cache blocks, orders of loops, unrolling, prefetches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, product
+
+from ..ir import scalar as s
+from ..ir.expr import Stage, TensorExpr
+from ..ir.scalar import Binary, Select
+from ..kernel_task import Config, KernelTask
+from .choices import cache_blocks, choose, combination, dealt_loops, divisors, loop_order
+from .prefetch import blocks_ahead, panel_bytes, weight_bytes
+from .register_tiles import ACC, MAX_UNROLLED, Params, Roles, lanes_of, rank_tiles, slides_with
+
+ENOUGH_TASKS = 8  # for every thread; with fewer, the innermost loop over pixels is dealt too
+LONGEST_BODY = 256  # updates of registers that a config may write out in one loop body
+LONGEST_CODE = 1000  # in all bodies: those at the image's borders skip different taps
+TERMS = (1, 2, 4, 8, 16)  # of a sum in one iteration
+PREFETCHES = (0, 16, 32, 64, 128, 256)  # cache lines
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An expression in the form that `direct.expression` gives, and what every choice about it starts from.
+
+    Loops over the axes in `outermost` are neither moved nor cut.
+    """
+
+    task: KernelTask
+    expr: TensorExpr
+    roles: Roles
+    outermost: tuple[str, ...] = ()
+
+    @cached_property
+    def acc(self) -> Stage:
+        return self.expr.stage(ACC)
+
+    @cached_property
+    def extents(self) -> dict[str, int]:
+        return {a.name: a.extent for a in self.acc.all_axes}
+
+    @cached_property
+    def tiles(self) -> list[tuple[tuple[str, int], ...]]:
+        """Register tiles to choose from, the best first; others only if their code is short."""
+        best, *others = rank_tiles(self.acc, self.roles, self.extents, self.task.target)
+        return [best, *(t for t in others if self.short(dict(t), self.tiled_taps(dict(t))))]
+
+    @cached_property
+    def block(self) -> tuple[tuple[str, int], ...]:
+        """Reduction axes split by the input's channel block."""
+        return tuple((a, b) for a in self.roles.sums if (b := _channel_block(self.acc, a)) > 1)
+
+    @cached_property
+    def slides(self) -> frozenset[tuple[str, str]]:
+        """(tap, pixel axis) that an index mixes."""
+        pairs = product(self.roles.taps, self.roles.pixels)
+        return frozenset(pair for pair in pairs if slides_with(self.acc, *pair))
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        return weight_bytes(self.task, self.expr)
+
+    @cached_property
+    def padded(self) -> bool:
+        """Whether taps may read what is outside of the image."""
+        return any(isinstance(e, Select) for e in s.walk(self.acc.body))
+
+    def tiled_taps(self, tile: Mapping[str, int]) -> tuple[str, ...]:
+        """Those over pixels of the register tile: what they read, and skip, differs from pixel to pixel."""
+        tiled = [p for p in self.roles.pixels if tile.get(p, 1) > 1]
+        return tuple(t for t in self.roles.taps if any((t, p) in self.slides for p in tiled))
+
+    def short(self, tile: Mapping[str, int], unrolled: tuple[str, ...], terms: int = 1) -> bool:
+        """Whether what is written out compiles in a fraction of a second."""
+        lanes = lanes_of(self.acc, self.task.target)
+        registers = math.prod(-(-n // lanes) if a == self.roles.vector else n for a, n in tile.items())
+        taps = math.prod(self.extents[t] for t in unrolled)
+        body = registers * taps * terms
+        return body <= LONGEST_BODY and body * (taps if self.padded else 1) <= LONGEST_CODE
+
+
+def _tile(subject: Subject, cfg: Config) -> tuple[tuple[str, int], ...]:
+    axes = [axis for axis, _ in subject.tiles[0]]
+    ranked = [tuple(n for _, n in tile) for tile in subject.tiles]
+    return tuple(zip(axes, combination(cfg, [f"tile_{axis}" for axis in axes], ranked)))
+
+
+def params_of(subject: Subject, cfg: Config) -> Params:
+    task, roles, block = subject.task, subject.roles, subject.block
+    tile = _tile(subject, cfg)
+    columns = dict(tile).get(roles.column or roles.vector, 1)
+    both = columns > 1 and math.prod(n for _, n in tile) > columns
+    unrolled = _unrolled_taps(subject, dict(tile), cfg)
+    reduction = _reduction(subject, unrolled, cfg)
+    plain_sum = len(reduction) == 1 and not roles.taps and not block  # of a matrix product
+    loops = outer_loops(subject, dict(tile))
+    cuts = cache_blocks(cfg, "block", loops, [lp for lp in loops if lp not in subject.outermost])
+    order, extents = _outer_order(subject, loops, cuts, cfg)
+    cold = subject.weight_bytes > task.target.l2
+    step = f"{block[0][0]}_o" if block else (*reduction, "")[0]
+    streamed = block or plain_sum
+    in_order = bool(streamed and roles.column and roles.pixels) and not roles.batch
+    # In the second-level cache beside its successor: what prefetches every line twice would only take slots.
+    fits = (
+        in_order
+        and not roles.taps
+        and panel_bytes(task, subject.expr, roles, dict(tile)) * 2 <= task.target.l2
+    )
+    in_order = in_order and order[0] == f"{roles.column}_o" and not cuts and reduction[0] == step
+    return Params(
+        tile=tile,
+        columns_inner=choose(cfg, "columns_inner", (True, False) if both else (True,), True),
+        cuts=tuple(cuts.items()),
+        order=order,
+        dealt=dealt_loops(cfg, "tasks", extents, _dealt(subject, order, extents), task.threads),
+        reduction=reduction,
+        unrolled=unrolled,
+        together=_together(subject, dict(tile), unrolled, plain_sum, cfg),
+        block=block,
+        prefetch=choose(
+            cfg,
+            "prefetch",
+            PREFETCHES if subject.weight_bytes and reduction else (0,),
+            32 if cold and not fits else 0,
+        ),
+        ahead=choose(
+            cfg, "ahead", (0, 1, 2, 4) if block else (0,), blocks_ahead(roles, subject.extents, block)
+        ),
+        panel=choose(cfg, "panel", (True, False) if in_order else (False,), cold and in_order),
+    )
+
+
+# --- outer loops -----------------------------------------------------------------------------------------
+
+
+def outer_loops(subject: Subject, tile: Mapping[str, int]) -> dict[str, int]:
+    """Name → iterations of the loops around a register tile: batch, columns, pixels."""
+    roles = subject.roles
+    columns = [a for a in (roles.vector, roles.column) if a and a in tile]
+    axes = [*roles.batch, *columns, *reversed(roles.pixels)]
+    sizes = {a: -(-subject.extents[a] // tile.get(a, 1)) for a in axes}
+    return {f"{a}_o" if a in tile else a: n for a, n in sizes.items()}
+
+
+def _outer_order(
+    subject: Subject, loops: Mapping[str, int], cuts: Mapping[str, int], cfg: Config
+) -> tuple[tuple[str, ...], list[int]]:
+    """All outer loops from the outside in, and their iterations: those over blocks around those inside."""
+    fixed = [lp for lp in loops if lp in subject.outermost]
+    extents = {**loops, **{f"{lp}_b": loops[lp] // n for lp, n in cuts.items()}, **cuts}
+    inside = [lp for lp in loops if lp not in fixed]
+    blocks = loop_order(cfg, "order_of_blocks", [f"{lp}_b" for lp in inside if lp in cuts])
+    moved = iter(loop_order(cfg, "order", [lp for lp in inside if extents[lp] > 1]))
+    inside = [next(moved) if extents[lp] > 1 else lp for lp in inside]
+    order = (*fixed, *blocks, *inside)
+    return order, [extents[lp] for lp in order]
+
+
+def _dealt(subject: Subject, order: tuple[str, ...], extents: list[int]) -> int:
+    """All loops outside of the innermost one over pixels, if those are tasks enough."""
+    roles = subject.roles
+    ends = (roles.pixels[0], f"{roles.pixels[0]}_o") if roles.pixels else ()
+    at = next((n for n, lp in enumerate(order) if lp in ends), len(order))
+    tasks = math.prod(n for lp, n in zip(order[:at], extents) if lp != f"{roles.vector}_o")
+    return at if tasks >= ENOUGH_TASKS * subject.task.threads else len(order)
+
+
+# --- reduction -------------------------------------------------------------------------------------------
+
+
+def _unrolled_taps(subject: Subject, tile: Mapping[str, int], cfg: Config) -> tuple[str, ...]:
+    """By default those over tiled pixels; where nothing else is summed (depthwise, pooling), all if short."""
+    roles, extents = subject.roles, subject.extents
+    taps, tiled = roles.taps, subject.tiled_taps(tile)
+    pixels = math.prod(n for axis, n in tile.items() if axis != roles.vector)
+    whole = not roles.sums and pixels * math.prod(extents[t] for t in taps) <= MAX_UNROLLED
+    some = [c for n in range(len(taps) + 1) for c in combinations(taps, n)]
+    short = [c for c in some if set(tiled) <= set(c) and subject.short(tile, c)]
+    return choose(cfg, "unrolled", short, taps if whole else tiled)
+
+
+def _together(
+    subject: Subject, tile: Mapping[str, int], unrolled: tuple[str, ...], plain: bool, cfg: Config
+) -> tuple[str, int]:
+    """The innermost loop over a sum, and how many of its terms one iteration takes.
+
+    By default several in matrix products, unless memory is the limit because no weight is used twice.
+    """
+    roles = subject.roles
+    if not roles.sums:
+        return "", 1
+    axis, blocks = roles.sums[-1], dict(subject.block)
+    extent, size = subject.extents[axis], blocks.get(axis, 0)
+    divide = (1,) if size and extent % size else divisors(size or extent)
+    reused = any(tile.get(a, 1) > 1 for a in roles.pixels)
+    terms = [n for n in (TERMS if plain else divide) if n <= TERMS[-1] and subject.short(tile, unrolled, n)]
+    return f"{axis}_i" if size else axis, choose(cfg, "together", terms, 4 if plain and reused else 1)
+
+
+def _reduction(subject: Subject, unrolled: tuple[str, ...], cfg: Config) -> tuple[str, ...]:
+    """Loops by default: channel blocks, kernel rows, channels of a block, then what is unrolled."""
+    roles, blocks = subject.roles, dict(subject.block)
+    outer = [f"{a}_o" for a in roles.sums if a in blocks]
+    inner = [f"{a}_i" if a in blocks else a for a in roles.sums]
+    serial = [t for t in roles.taps if t not in unrolled]
+    pairs = [(f"{a}_o", f"{a}_i") for a in blocks]
+    return (*loop_order(cfg, "reduction", [*outer, *serial, *inner], pairs), *unrolled)
+
+
+def _channel_block(acc: Stage, axis: str) -> int:
+    """d where an index reads axis // d: the block of the operand's layout."""
+    for e in s.walk(acc.body):
+        if (
+            isinstance(e, Binary)
+            and e.op == "floordiv"
+            and s.variables(e.a) == {axis}
+            and isinstance(e.b, s.Const)
+        ):
+            return int(e.b.value)
+    return 1

@@ -1,0 +1,65 @@
+"""Whatever a template lets a tuner choose is right: drawn answers over awkward shapes, against the operands'
+reference, in memory between guard pages, tasks in any order.
+"""
+
+from __future__ import annotations
+
+import pytest
+from burnish.compiler.kernel_task import KernelTask
+from burnish.compiler.target import Target, get_target
+from burnish.graph_passes.alternatives import alternatives
+from burnish.graph_passes.task_cost import decided_task
+from burnish.op_tuner.operands import operands
+
+from .forked import run_forked
+from .kernels import build_drawn, execute, load, runnable_targets
+from .test_conv_algorithms import Case, arrays_of, graph_of
+
+DRAWS = 2  # of every task
+TASKS = {"host": 3}  # of every case; elsewhere one
+CONVOLUTIONS = [
+    Case(16, 32, (9, 13), pads=(1, 1, 1, 1)),
+    Case(40, 48, (6, 8), pads=(0, 1, 2, 0), batch=2, epilogue=False),
+    Case(3, 16, (15, 17), (7, 7), (2, 2), pads=(3, 3, 3, 3)),
+    Case(32, 64, (8, 10), (1, 1)),
+    Case(24, 40, (7, 7), (1, 1), (2, 2)),
+    Case(13, 19, (12, 4), (3, 2), (2, 1), (1, 2), pads=(1, 0, 2, 1)),
+    Case(32, 32, (7, 9), (3, 3), pads=(1, 1, 1, 1), group=2),
+    Case(16, 16, (1, 24), (1, 5), pads=(0, 2, 0, 2)),
+    Case(64, 64, (16, 12), (3, 3), pads=(1, 1, 1, 1)),
+]
+DEPTHWISE = [
+    Case(32, 32, (10, 12), (3, 3), pads=(1, 1, 1, 1), group=32),
+    Case(21, 21, (9, 8), (5, 3), (2, 1), pads=(2, 1, 1, 1), group=21, batch=2),
+]
+
+
+CASES = [*CONVOLUTIONS, *DEPTHWISE]
+
+
+def tasks_of(case: Case, target: Target) -> list[KernelTask]:
+    """By every algorithm and every pair of layouts."""
+    _, w, bias, _ = arrays_of(case)
+    graph = graph_of(case, w, bias)
+    (node,) = graph.nodes
+    return [decided_task(graph, node, d, target, 2) for d in alternatives(graph, node, target.lanes(4))]
+
+
+def check(task: KernelTask) -> None:
+    builds = [build_drawn(task, f"drawn{n}", n) for n in range(DRAWS)]
+    code = load(builds, task.target)
+    given = operands(task)
+    for n, built in enumerate(builds):
+        for at_end in (True, False):
+            results = execute(built, code, given.arrays, at_end=at_end)
+            assert not (wrong := given.error(list(results))), (n, task.layouts, wrong)
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_convolutions(case: Case, target: str) -> None:
+    every = tasks_of(case, get_target(target))
+    first = CASES.index(case)
+    tasks = [every[(first + n * 5) % len(every)] for n in range(TASKS.get(target, 1))]
+    messages = run_forked(tasks, check, processes=2)
+    assert not any(messages), next(f"{t.algorithm}: {m}" for t, m in zip(tasks, messages) if m)
