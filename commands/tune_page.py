@@ -26,11 +26,11 @@ WINDOW = 8  # batches of the running mean
 STYLE = (
     """
 :root { font: 13px/1.45 system-ui, "Segoe UI", Roboto, sans-serif; color: #1d2430; background: #f5f6f8; }
-body { margin: 0 auto; max-width: 1320px; padding: 18px 24px; }
+body { margin: 0 auto; max-width: 1380px; padding: 18px 24px; }
 h1 { font-size: 17px; margin: 0 0 2px; } h2 { font-size: 14px; margin: 0 0 4px; } p { margin: 2px 0 8px; }
 p { color: #5a6472; } main { display: flex; flex-wrap: wrap; gap: 18px; margin-top: 14px; }
 section { background: #fff; border: 1px solid #dfe3e8; border-radius: 6px; padding: 14px 16px; }
-section { max-width: 620px; }
+section { box-sizing: border-box; flex: 1 1 600px; max-width: 660px; }
 table { border-collapse: collapse; font-size: 11.5px; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 600; color: #5a6472; border-bottom: 1px solid #cfd5dc; padding: 3px 6px; }
 td { padding: 2px 6px; border-bottom: 1px solid #eef0f3; } .r { text-align: right; white-space: nowrap; }

@@ -130,7 +130,8 @@ class Tuner:
         self._budget: float | None = None
         self._started = 0.0
         self._batches = 0
-        self._choosing: list[float] = []  # seconds by point, of each batch
+        self._choosing: list[float] = []  # seconds by point, of each batch that was chosen in the way of now
+        self._by_model = self._learner is None
         self._planning = _Planning()
         self._tasks: dict[str, TunedTask] = {}
         self._want(tasks)
@@ -228,7 +229,8 @@ class Tuner:
 
     def _search(self) -> None:
         while not self._over(self._reserve()):
-            if self.forecast is None and (len(self._choosing) >= CALIBRATION or self._progress() >= EARLY):
+            calibrated = self._by_model and len(self._choosing) >= CALIBRATION
+            if self.forecast is None and (calibrated or self._progress() >= EARLY):
                 self._predict()
             best = self._most_promising()
             if best is None:
@@ -254,6 +256,8 @@ class Tuner:
         points = found.strategy.propose(max(1, min(BATCH, self._left(found))))
         scores = found.strategy.expected(points) if isinstance(found.strategy, Learning) else None
         found.exhausted = not points
+        if scores and not self._by_model:
+            self._choosing, self._by_model = [], True
         if points:
             self._choosing.append((time.monotonic() - start) / len(points))
         self._try([(found, point) for point in points], scores)
