@@ -31,7 +31,7 @@ class Wanted:
     expected: float = math.inf
 
 
-@dataclass
+@dataclass(eq=False)
 class TunedTask:
     """Times are in seconds."""
 

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from ..errors import InputError
 from .costs import record_of
-from .forecast import Forecast, curve, play
+from .forecast import Forecast, curve, play, winning
 from .hardware import Hardware
 from .isolate import Candidate, Local, Spans
 from .learner import Learner
@@ -317,12 +317,14 @@ class Tuner:
         spent = self._elapsed()
         left = math.inf if self._budget is None else self._budget - spent - self._reserve()
         trials = math.inf if self._limit is None else self._limit - self.measured
-        seconds, done, saved = play(self.tasks, BATCH, self._cost, left, trials)
-        confirming = 2 * (CONFIRMED - 1) * sum(self._cost(t) for t in self.tasks if t.count)
-        whole = spent + seconds + confirming
+        ahead = play(self.tasks, BATCH, self._cost, left, trials)
+        tried = [t for t in self.tasks if t.count and (t in ahead.tried or t.trials > BATCH)]
+        winners = winning(self.tasks, BATCH) * sum(map(self._cost, tried))
+        whole = spent + ahead.seconds + 2 * (CONFIRMED - 1) * winners
         if self._budget is not None:
             whole = min(whole, self._budget)
-        self.forecast = Forecast(whole, self.measured + done, self.before, self.after - saved, spent)
+        found = (self.measured + ahead.trials, self.before, self.after - ahead.saved)
+        self.forecast = Forecast(whole, *found, spent)
         if self.announce is not None:
             self.announce(self.forecast)
 
