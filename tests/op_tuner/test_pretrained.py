@@ -33,6 +33,11 @@ pytest.importorskip("xgboost")
 ABOUT = About(features.FEATURES, len(features.NAMES), "x86_64", 40, 2, ("a CPU",))
 
 
+@pytest.fixture(autouse=True)
+def small_models(monkeypatch):
+    monkeypatch.setattr(pretrained, "ROUNDS", 30)
+
+
 def samples(n, origin="", count=40):
     """The time is that of the first feature; the others are noise."""
     rows = np.random.default_rng(n).random((count, len(features.NAMES)), np.float32)
