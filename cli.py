@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": ("plan", "Show the algorithms and layouts chosen for the whole network."),
     "tune": ("tune", "Measure which configs of a model's kernels are fastest on this machine."),
     "pretrain": ("pretrain", "Fit the cost model that searches begin with to many networks."),
+    "worker": ("worker", "Offer this machine to `burnish tune --workers` elsewhere."),
     "trace": ("trace", "Show one operator on every rung from ONNX to assembly."),
     "zoo": ("zoo", "List the built-in networks, or write one as an .onnx file."),
     "targets": ("targets", "List the machines that code can be generated for."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from .op_tuner.measure import require_runnable
 from .op_tuner.pretrained import shipped
 from .op_tuner.records import Records
 from .op_tuner.tuned_task import TunedTask
-from .op_tuner.tuner import Spent, Trial, Tuner
+from .op_tuner.tuner import TIME_LIMIT, Measurer, Spent, Trial, Tuner
+from .op_tuner.workers import Workers
 from .pipeline import flops, optimise
 from .runtime.binding import thread_count
 
@@ -92,6 +94,7 @@ def tune(
     plan: str = "global",
     accuracy: float = ACCURACY,
     memory_limit: int | None = None,
+    workers: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     announce: Callable[[Forecast], None] | None = None,
 ) -> Tuning:
@@ -106,39 +109,51 @@ def tune(
     records   file to continue from and append to (default: the user's own)
     strategy  "annealing" on a learned model, which needs xgboost; "genetic"; "random"
     objective of the learned model: "rank" or "regression"
+    workers   address of a dask scheduler whose workers measure (`burnish worker`), in place of this machine
     progress  called as progress("the latest kernel and the network's time", done, total)
     announce  told once how long it will take and what it will gain, when the first trials have shown it
 
-    InputError for a target that this machine cannot run, or wrong options; ToolError without xgboost.
+    InputError for a target that the machine which measures cannot run, or wrong options; ToolError without
+    xgboost, or dask where it is needed.
     """
     started = time.monotonic()
-    machine, workers = get_target(target), thread_count(threads) or host_threads()
-    require_runnable(machine)
+    machine, count = get_target(target), thread_count(threads) or host_threads()
+    if workers is None:
+        require_runnable(machine)
     graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
-    graph = optimise(graph, machine, workers, stop_after="fuse")
+    graph = optimise(graph, machine, count, stop_after="fuse")
     known = Records(None if records is None else Path(records))
-    plans = NetworkPlans(graph, machine, workers, PlanOptions(plan, accuracy, memory_limit), known)
+    plans = NetworkPlans(graph, machine, count, PlanOptions(plan, accuracy, memory_limit), known)
     learning = (strategy, objective) == ("annealing", "rank")
     prior, about = shipped(machine) if learning else (None, "")
-    tuner = Tuner(
-        plans.wanted(),
-        known,
-        threads=workers,
-        cold=plans.cold,
-        strategy=strategy,
-        objective=objective,
-        seed=seed,
-        progress=progress,
-        replan=plans.wanted,
-        announce=announce,
-        prior=prior,
-    )
-    tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
-    if tuner.interrupted:
-        tuner.plan_again()
+    with _measurer(workers, count, plans.cold) as measure:
+        tuner = Tuner(
+            plans.wanted(),
+            known,
+            threads=count,
+            cold=plans.cold,
+            strategy=strategy,
+            objective=objective,
+            seed=seed,
+            progress=progress,
+            replan=plans.wanted,
+            announce=announce,
+            prior=prior,
+            measure=measure,
+        )
+        tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
+        if tuner.interrupted:
+            tuner.plan_again()
     kernels = tuple(_kernel(t) for t in tuner.tasks if t.count or t.wanted.base)
-    how = (known.path, workers, tuner.measured, time.monotonic() - started, tuner.interrupted)
+    how = (known.path, count, tuner.measured, time.monotonic() - started, tuner.interrupted)
     return Tuning(kernels, plans.changes(), *how, tuner.spent, tuner.forecast, tuple(tuner.history), about)
+
+
+def _measurer(workers: str | None, threads: int, cold: bool) -> AbstractContextManager[Measurer | None]:
+    """None where this machine measures."""
+    if workers is None:
+        return nullcontext()
+    return closing(Workers(workers, threads, cold=cold, time_limit=TIME_LIMIT))
 
 
 def _kernel(found: TunedTask) -> TunedKernel:

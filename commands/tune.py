@@ -59,6 +59,9 @@ INTERRUPTED = 130  # exit code
 @ACCURACY
 @MEMORY_LIMIT
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Draw what happened as a page.")
+@click.option(
+    "--workers", metavar="ADDRESS", help="Measure on the workers of this dask scheduler (`burnish worker`)."
+)
 def command(
     model,
     trials,
@@ -75,13 +78,15 @@ def command(
     accuracy,
     memory_limit,
     html,
+    workers,
 ):
     """Measure configs of the kernels of MODEL on this machine, and keep every measurement.
 
     Ctrl-C ends it; the next `burnish tune` goes on from what was measured. `burnish compile --records FILE`,
     with the same target, threads and plan, uses the fastest configs.
     """
-    require_runnable(get_target(target))
+    if workers is None:
+        require_runnable(get_target(target))
     if records is not None:
         check_writable(records, (".jsonl",))
     if html:
@@ -89,7 +94,7 @@ def command(
     source = find_source(model, dims, only_model=True)
     search = {"trials": trials, "budget": budget, "strategy": strategy, "objective": objective, "seed": seed}
     planning = {"plan": plan, "accuracy": accuracy, "memory_limit": memory_limit}
-    sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads}
+    sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads, "workers": workers}
     if budget is not None:
         text = f"takes {budget:.0f} s; what it will gain is said when the default configs have been measured"
         Console(stderr=True).print(text, highlight=False, soft_wrap=True)

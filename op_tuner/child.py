@@ -134,12 +134,17 @@ def _silence() -> None:
         os.dup2(nowhere, stream)
 
 
-def _confine(parent: int, memory: int, cpus: Collection[int]) -> None:
+def end_with_parent(parent: int) -> None:
+    """In a new child: a process group of its own, which the system ends when `parent` has ended."""
     os.setpgid(0, 0)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def _confine(parent: int, memory: int, cpus: Collection[int]) -> None:
+    end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this child
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

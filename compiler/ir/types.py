@@ -35,6 +35,9 @@ class DType:
 
     __repr__ = __str__
 
+    def __reduce__(self) -> tuple[object, ...]:  # types are compared by identity
+        return _named, (self.name,)
+
     @property
     def bytes(self) -> int:
         """Size of one element in memory; sub-byte types are held one to a byte."""
@@ -68,6 +71,11 @@ DTYPES: dict[str, DType] = {
     )
 }
 """By name. The codes are ONNX's TensorProto.DataType numbers."""
+
+
+def _named(name: str) -> DType:
+    return DTYPES[name]
+
 
 F32, F64, F16, BF16 = DTYPES["f32"], DTYPES["f64"], DTYPES["f16"], DTYPES["bf16"]
 I8, I16, I32, I64 = DTYPES["i8"], DTYPES["i16"], DTYPES["i32"], DTYPES["i64"]

@@ -1,0 +1,129 @@
+"""A process that measures for others: what a worker of dask asks of it, one request after the other.
+
+Forking does not go well with the threads that a worker has. So this process is forked before the worker
+begins, and it alone starts candidates. It ends with the worker.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from threading import Lock
+from typing import Any
+
+from ..errors import BurnishError, InputError, RunError
+from .child import end_with_parent
+from .costs import made_by
+from .hardware import Hardware, this_hardware
+from .isolate import Candidate, Local
+from .measure import Measurement
+
+
+@dataclass(frozen=True)
+class Device:
+    """What measures: times are comparable where these are equal."""
+
+    hardware: Hardware
+    made_by: str  # compiler
+
+    def __str__(self) -> str:
+        return (
+            f"{self.hardware.cpu}, {self.hardware.core}, {self.hardware.cores} cores, Burnish {self.made_by}"
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    candidates: Sequence[Candidate]
+    alone: bool
+    options: dict[str, Any]  # of `Local`
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`busy` are seconds during which candidates were being built or run."""
+
+    device: Device
+    results: list[tuple[int, Measurement]]
+    busy: float
+
+
+def this_device() -> Device:
+    return Device(this_hardware(), made_by())
+
+
+def measure_here(request: Request) -> Answer:
+    measurer = Local(**request.options)
+    results = list(measurer(request.candidates, request.alone))
+    return Answer(this_device(), results, measurer.spans.seconds)
+
+
+class Server:
+    """The measuring process, seen from the worker. Threads may call it; it does one thing after the other."""
+
+    def __init__(self) -> None:
+        self._stream, theirs = Pipe()
+        self._lock = Lock()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self._stream.close()
+                end_with_parent(parent)
+                _serve(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def measure(self, request: Request) -> Answer:
+        """InputError and others as `Local` raises them; RunError if the process has ended."""
+        with self._lock:
+            try:
+                self._stream.send(request)
+                answer = self._stream.recv()
+            except (EOFError, OSError):
+                raise RunError("the measuring process has ended; start the worker again") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+        os.waitpid(self.pid, 0)
+
+
+def _serve(stream: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends it
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while True:
+        try:
+            request = stream.recv()
+        except EOFError:
+            return
+        try:
+            answer: object = measure_here(request)
+        except BurnishError as error:
+            answer = error
+        except Exception as error:
+            answer = RunError(f"{type(error).__name__}: {error}")
+        stream.send(answer)
+
+
+_server: Server | None = None
+
+
+def start() -> Server:
+    """This process's; forks, so to be called before there are threads."""
+    global _server
+    _server = Server()
+    return _server
+
+
+def measure_on_worker(request: Request) -> Answer:
+    """In a thread of a worker. InputError unless that is one of `burnish worker`."""
+    if _server is None:
+        raise InputError("a dask worker that cannot measure: start workers with `burnish worker`")
+    return _server.measure(request)

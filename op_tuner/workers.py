@@ -1,0 +1,206 @@
+"""Measuring on other machines: dask.distributed hands candidates to workers that offer a `device` each.
+
+A task of dask is a few candidates and takes a device for itself. What a worker had not answered when it
+ended is measured by another one. Whoever reaches a scheduler or a worker can run code there: they listen on
+loopback unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+from ..errors import InputError, RunError, ToolError
+from .device import Answer, Device, Request, measure_on_worker, this_device
+from .isolate import TIME_LIMIT, Candidate, Spans
+from .measure import SECONDS, Measurement
+
+RESOURCE = "device"
+LOOPBACK = "127.0.0.1"
+CONNECT = 30.0  # seconds to find the scheduler
+LONELY = 30.0  # seconds without any worker after which a measurement fails
+_POLL = 1.0
+
+
+class Workers:
+    """Measures candidates as `isolate.Local` does, on the workers of the scheduler at `address` (tcp://HOST:PORT).
+
+    They must be of one kind: the same hardware and the same Burnish. InputError if they are not, or cannot be
+    reached; ToolError without dask.distributed.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        threads: int,
+        *,
+        cold: bool = False,
+        seconds: float = SECONDS,
+        check: bool = True,
+        time_limit: float = TIME_LIMIT,
+    ):
+        self._distributed = distributed()
+        self.options = {"threads": threads, "cold": cold, "seconds": seconds, "check": check}
+        self.options["time_limit"] = time_limit
+        self.address = address
+        try:
+            self._client = self._distributed.Client(address, timeout=CONNECT, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise InputError(f"no dask scheduler at {address}: {error}") from None
+        self.device = self._agree()
+        self.hardware = self.device.hardware
+        self.spans = Spans()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __call__(
+        self, candidates: Sequence[Candidate], alone: bool = False
+    ) -> Generator[tuple[int, Measurement], None, None]:
+        """(position, measurement) of each; RunError if no worker is left."""
+        if not candidates:
+            return
+        size = math.ceil(len(candidates) / max(1, len(self._addresses())))
+        parts = {
+            self._client.submit(
+                measure_on_worker,
+                Request(candidates[n : n + size], alone, self.options),
+                resources={RESOURCE: 1},
+                pure=False,
+            ): n
+            for n in range(0, len(candidates), size)
+        }
+        try:
+            while parts:
+                for future in self._next(list(parts)):
+                    first = parts.pop(future)
+                    yield from self._results(first, candidates[first : first + size], future)
+        finally:
+            self._client.cancel(list(parts), force=True)
+
+    def _results(
+        self, first: int, candidates: Sequence[Candidate], future: Any
+    ) -> Generator[tuple[int, Measurement], None, None]:
+        try:
+            answer: Answer = future.result()
+        except self._distributed.KilledWorker as error:
+            for n in range(len(candidates)):
+                yield first + n, Measurement.failed("crash", f"every worker that tried it ended: {error}")
+            return
+        if answer.device != self.device:
+            raise InputError(f"a worker of another kind: {answer.device}; the others are {self.device}")
+        self.spans.add(answer.busy)
+        for n, result in answer.results:
+            yield first + n, result
+
+    def _next(self, futures: list[Any]) -> list[Any]:
+        """Those that are done, one at least."""
+        lonely: float | None = None
+        while True:
+            with self._client.as_current(), suppress(TimeoutError):
+                return list(self._distributed.wait(futures, _POLL, "FIRST_COMPLETED").done)
+            lonely = None if self._addresses() else lonely or time.monotonic()
+            if lonely is not None and time.monotonic() - lonely > LONELY:
+                raise RunError(f"no worker with a device is left at {self.address}")
+
+    def _addresses(self) -> list[str]:
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        return [address for address, info in workers.items() if RESOURCE in info["resources"]]
+
+    def _agree(self) -> Device:
+        end = time.monotonic() + CONNECT
+        while not (addresses := self._addresses()):
+            if time.monotonic() > end:
+                raise InputError(f"the scheduler at {self.address} has no worker; start some: burnish worker")
+            time.sleep(0.1)
+        kinds = set(self._client.run(this_device, workers=addresses).values())
+        if len(kinds) > 1:
+            raise InputError(f"workers of different kinds: {'; '.join(sorted(map(str, kinds)))}")
+        return kinds.pop()
+
+
+def distributed() -> ModuleType:
+    """ToolError if it is missing."""
+    try:
+        import distributed
+    except ImportError:
+        raise ToolError("measuring on workers needs dask: pip install 'burnish[dist]'") from None
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    return distributed
+
+
+def serve(
+    scheduler: str | None,
+    host: str = LOOPBACK,
+    port: int | None = None,
+    ready: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Offers this machine as a device until it is interrupted or the scheduler ends.
+
+    scheduler  address to join; None to begin a scheduler here, at `port` (0: any that is free)
+    host       address that this process listens on
+    ready      told the scheduler's address
+
+    `device.start` must have been called. InputError if the scheduler cannot be reached, or is on another
+    machine that could not reach this one; ToolError without dask.distributed.
+    """
+    tool = distributed()
+    import dask
+
+    if scheduler is not None and _is_loopback(host) != _is_loopback(_host_of(scheduler)):
+        raise InputError(f"scheduler {scheduler} and host {host}: expected both on loopback, or neither")
+    with (
+        tempfile.TemporaryDirectory(prefix="burnish-worker-") as folder,
+        dask.config.set({"temporary-directory": folder}),
+    ):
+        asyncio.run(_serve(tool, scheduler, host, port or 0, ready))
+
+
+async def _serve(
+    tool: ModuleType, scheduler: str | None, host: str, port: int, ready: Callable[[str], None]
+) -> None:
+    silent = {"dashboard": False, "dashboard_address": f"{host}:0"}
+    begun = tool.Scheduler(host=host, port=port, **silent) if scheduler is None else None
+    try:
+        if begun is not None:
+            await begun
+            scheduler = begun.address
+        worker = tool.Worker(
+            scheduler,
+            host=host,
+            nthreads=1,
+            resources={RESOURCE: 1},
+            memory_limit=0,
+            death_timeout=CONNECT,
+            **silent,
+        )
+        try:
+            await worker
+            ready(str(scheduler))
+            await worker.finished()
+        finally:
+            await worker.close()
+    except (OSError, TimeoutError) as error:
+        raise InputError(f"no dask scheduler at {scheduler or f'{host}:{port}'}: {error}") from None
+    finally:
+        if begun is not None:
+            await begun.close()
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition("://")[2].rpartition(":")[0].strip("[]")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

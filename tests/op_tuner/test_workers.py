@@ -1,0 +1,199 @@
+"""Workers of dask on loopback: one measurement at a time on a device, and nothing is lost with a worker."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from threading import Thread
+
+import pytest
+from burnish.compiler.ops.matmul import MatMul
+from burnish.errors import InputError, RunError, ToolError
+from burnish.op_tuner import device, isolate, workers
+from burnish.op_tuner.isolate import Candidate
+from burnish.op_tuner.records import Records
+from burnish.op_tuner.space import Space
+from burnish.op_tuner.tuned_task import Wanted
+from burnish.op_tuner.tuner import Tuner
+from burnish.op_tuner.workers import Workers, serve
+
+from .tasks import double, op_task
+from .test_isolate import alive
+
+pytest.importorskip("distributed")
+
+
+class Site:
+    """Workers in processes of their own, and a scheduler with the first. `log` tells what ran when: device,
+    start, end."""
+
+    def __init__(self, folder):
+        self.log, self.pids, self.address = folder / "log", [], None
+
+    def begin(self) -> int:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                tempfile.tempdir = str(self.log.parent)
+                isolate.run = self.logged(isolate.run)
+                device.start()
+                serve(self.address, ready=lambda address: os.write(writing, address.encode()))
+            finally:
+                os._exit(0)
+        os.close(writing)
+        self.pids.append(pid)
+        with os.fdopen(reading, "rb", 0) as stream:
+            self.address = stream.read(100).decode()
+        assert self.address.startswith("tcp://127.0.0.1:")
+        return pid
+
+    def logged(self, run):
+        def wrapper(*args, **options):
+            start = time.monotonic()
+            result = run(*args, **options)
+            with self.log.open("a") as f:
+                f.write(f"{os.getppid()} {start} {time.monotonic()}\n")
+            return result
+
+        return wrapper
+
+    def spans(self):
+        """By device: when something ran on it."""
+        found = {}
+        if not self.log.exists():
+            return found
+        for line in self.log.read_text().splitlines():
+            pid, start, end = line.split()
+            found.setdefault(int(pid), []).append((float(start), float(end)))
+        return {pid: sorted(spans) for pid, spans in found.items()}
+
+    def kill_when_it_has_measured(self, worker):
+        """One or two candidates of several that it was given at once."""
+        while not any(parent(pid) == worker for pid in self.spans()):
+            time.sleep(0.01)
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+        self.pids.remove(worker)
+
+    def end(self):
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def site(tmp_path):
+    """The first worker keeps the scheduler."""
+    site = Site(tmp_path)
+    try:
+        site.begin()
+        yield site
+    finally:
+        site.end()
+
+
+def test_a_task_is_the_same_elsewhere():
+    task = op_task(MatMul(), "f32[24,20]", "f32[20,32]")
+    other = pickle.loads(pickle.dumps(Candidate(task, Space.config(Space(task).default()))))
+    assert (other.task.key, other.task.digest) == (task.key, task.digest)
+
+
+def test_two_devices_measure_one_at_a_time_and_a_killed_one_loses_nothing(site, tmp_path):
+    second = site.begin()
+    records = Records(tmp_path / "records.jsonl", shipped=False)
+    measure = Workers(site.address, 1, seconds=0.02)
+    tasks = [Wanted(double(n), 1, 1) for n in range(100, 117)]
+    tuner = Tuner(tasks, records, threads=1, strategy="random", measure=measure)
+    killing = Thread(target=site.kill_when_it_has_measured, args=(second,))
+    killing.start()
+    tuner.run(trials=17)
+    killing.join()
+    measure.close()
+    assert not tuner.interrupted
+    assert tuner.measured == 17 and not [r for r in records if r.error]
+    assert len({r.task for r in records}) == 17 and {r.hardware for r in records} == {measure.hardware}
+    spans = site.spans()
+    assert len(spans) == 2, "both have measured"
+    for ran in spans.values():
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(ran))
+    assert [alive(pid) for pid in spans].count(True) == 1, "the killed one's process ended with it"
+    assert 0 < tuner.spent.overhead < tuner.spent.whole
+
+
+def test_without_workers_it_ends(site, monkeypatch):
+    measure = Workers(site.address, 1, seconds=0.002)
+    monkeypatch.setattr(workers, "LONELY", 1.0)
+    monkeypatch.setattr(measure, "_addresses", list)
+    with pytest.raises(RunError, match="no worker with a device is left"):
+        monkeypatch.setattr(measure._distributed, "wait", lambda *a: time.sleep(0.2) or raise_timeout())
+        list(measure([Candidate(double(), Space.config(Space(double()).default()))]))
+    measure.close()
+
+
+def parent(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        return int(f.read().rsplit(")", 1)[1].split()[1])
+
+
+def raise_timeout():
+    raise TimeoutError
+
+
+def test_a_scheduler_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(workers, "CONNECT", 1.0)
+    with pytest.raises(InputError, match=r"no dask scheduler at tcp://127\.0\.0\.1:9"):
+        Workers("tcp://127.0.0.1:9", 1)
+    with pytest.raises(InputError, match="no dask scheduler at"):
+        serve("tcp://127.0.0.1:9")
+
+
+def test_loopback_unless_told_otherwise():
+    with pytest.raises(InputError, match="expected both on loopback, or neither"):
+        serve("tcp://192.0.2.1:8786")
+    with pytest.raises(InputError, match="expected both on loopback, or neither"):
+        serve("tcp://127.0.0.1:8786", host="192.0.2.1")
+
+
+def test_dask_that_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ToolError, match=r"pip install 'burnish\[dist\]'"):
+        Workers("tcp://127.0.0.1:8786", 1)
+
+
+def test_a_worker_of_dask_alone_cannot_measure():
+    with pytest.raises(InputError, match="start workers with `burnish worker`"):
+        device.measure_on_worker(None)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((), "expected the address of a scheduler, or --listen"),
+        (("tcp://127.0.0.1:1", "--listen", "0"), "expected the address of a scheduler, or --listen"),
+        (("--listen", "0", "--cores", "4095"), "--cores '4095': expected some of"),
+        (("--listen", "0", "--cores", "1-"), "--cores '1-': expected"),
+        (("tcp://192.0.2.1:8786",), "expected both on loopback"),
+    ],
+)
+def test_the_command_refuses(given, says):
+    done = subprocess.run(
+        [sys.executable, "-m", "burnish", "worker", *given], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_command_ends_when_asked_to(tmp_path):
+    told = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "burnish", "worker", "--listen", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=told) as worker:
+        assert worker.stdout.readline().startswith("measuring for tcp://127.0.0.1:")
+        worker.terminate()
+        assert worker.wait(60) == 0
+    assert not list(tmp_path.iterdir())
