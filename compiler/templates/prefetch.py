@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from operator import mul
 
 from ..ir import affine
 from ..ir import scalar as s
 from ..ir.expr import TensorExpr
 from ..ir.loops import Prefetch, Store
-from ..ir.scalar import Expr, Var
+from ..ir.scalar import Expr, Load, Var
 from ..kernel_task import KernelTask
 from ..schedule.nest import Nest
 from ..schedule.schedule import Schedule
@@ -58,21 +59,29 @@ def input_prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params, b
     strides = {b.name: b.strides for b in (*sch.params, *sch.temps)}
     inside = update.loops[update.vars.index(block) + 1 :]
     walked = [lp for lp in inside if lp.var in roles.taps or lp.var[:-2] in dict(p.tile)]
-    start: dict[str, Expr] = {lp.var: s.const(0) for lp in inside}
+    start: dict[str, Expr] = {lp.var: s.const(0) for lp in inside} | {block: Var(block) + p.ahead}
     result: list[Prefetch] = []
     for load in s.loads(store.value):
         if load.tensor in task.constants or load.tensor == ACC or block not in s.variables(load):
             continue
         loops = [lp for lp in walked if lp.var in s.variables(load)]
-        lines: dict[int, tuple[Expr, ...]] = {}
+        lines: dict[int, tuple[int, ...]] = {}
+        steps = _steps(load, strides[load.tensor], start, [lp.var for lp in loops])
         for at in product(*(range(lp.extent) for lp in loops)):
-            values: dict[str, Expr] = {**start, **{lp.var: s.const(n) for lp, n in zip(loops, at)}}
-            values[block] = Var(block) + p.ahead
+            lines.setdefault((steps[0] + sum(map(mul, steps[1:], at))) // LINE, at)
+        for at in lines.values():
+            values = start | {lp.var: s.const(n) for lp, n in zip(loops, at)}
             index = tuple(affine.simplify(s.substitute(e, values), {}) for e in load.index)
-            parts = (affine.linear(e).offset * n for e, n in zip(index, strides[load.tensor]))
-            lines.setdefault(sum(parts) // LINE, index)
-        result += [Prefetch(load.tensor, index) for index in lines.values()]
+            result.append(Prefetch(load.tensor, index))
     return result
+
+
+def _steps(load: Load, strides: tuple[int, ...], start: dict[str, Expr], names: list[str]) -> list[int]:
+    """The offset of the load, in elements, if all variables are zero; then how far each name moves it."""
+    values = {n: e for n, e in start.items() if n not in names}
+    forms = [affine.linear(s.substitute(e, values)) for e in load.index]
+    offset = sum(f.offset * n for f, n in zip(forms, strides))
+    return [offset, *(sum(f.coefficient(v) * n for f, n in zip(forms, strides)) for v in names)]
 
 
 def panel_bytes(task: KernelTask, expr: TensorExpr, roles: Roles, tile: dict[str, int]) -> int:
