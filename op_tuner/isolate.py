@@ -1,9 +1,10 @@
 """Measuring in child processes: whatever a candidate does, it ends as a recorded outcome.
 
-    build   one process a candidate, on the spare cores, while another candidate is measured
+    build   one process a candidate, on cores that do not measure
     run     one at a time, alone on its cores: checks, warms up, repeats
 
-Where no core is spare, all are built first, several at once.
+Either candidates are built on spare cores while others are measured, or all of a batch are built first on
+every core: whichever takes less time, by what building and running have taken so far.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from .records import tuples
 
 TIME_LIMIT = 30.0  # seconds for one candidate, building and checking included
 MOST_BUILDERS = 8
+USUAL = (0.3, 0.1)  # seconds of building and running one candidate, before any is known
+RECENT = 0.2  # weight of the latest one
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Local:
         self.options = {"threads": threads, "cold": cold, "seconds": seconds, "check": check}
         self.hardware = this_hardware()
         self.spans = Spans()
+        self._took = USUAL
 
     def __call__(
         self, candidates: Sequence[Candidate], alone: bool = False
@@ -72,8 +76,24 @@ class Local:
             require_runnable(target)
             touching(target)
         cores = divide(self.threads)
+        in_turn = alone or self._in_turn(cores)
         with keeping_to(cores.spare):
-            yield from _Batch(self, candidates, cores, alone or not cores.spare)
+            for position, result in _Batch(self, candidates, cores, in_turn):
+                if result.running:
+                    self._took = (
+                        (1 - RECENT) * self._took[0] + RECENT * result.building,
+                        (1 - RECENT) * self._took[1] + RECENT * result.running,
+                    )
+                yield position, result
+
+    def _in_turn(self, cores: Cores) -> bool:
+        """Whether building everything first is faster."""
+        if not cores.spare:
+            return True
+        building, running = self._took
+        spare = min(MOST_BUILDERS, len(cores.spare))
+        every = min(MOST_BUILDERS, len(cores.spare) + len(cores.measuring))
+        return building / every + running < max(building / spare, running)
 
 
 def measure_isolated(
@@ -125,7 +145,8 @@ class _Job:
 class _Batch:
     def __init__(self, measurer: Local, candidates: Sequence[Candidate], cores: Cores, in_turn: bool):
         self.measurer, self.cores, self.in_turn = measurer, cores, in_turn
-        self.builders = min(MOST_BUILDERS, len(cores.spare or cores.measuring))
+        self.building_on = cores.spare | cores.measuring if in_turn else cores.spare
+        self.builders = min(MOST_BUILDERS, len(self.building_on))
         self.waiting = deque(_Job(n, c, measurer.time_limit) for n, c in enumerate(candidates))
         self.built: deque[_Job] = deque()
         self.building: list[tuple[Child, _Job]] = []
@@ -144,7 +165,7 @@ class _Batch:
     def _start(self) -> None:
         while self.waiting and len(self.building) < self.builders and not (self.in_turn and self.running):
             job = self.waiting.popleft()
-            self.building.append((self._child(job, _building(job), self.cores.spare), job))
+            self.building.append((self._child(job, _building(job), self.building_on), job))
             operands(
                 job.candidate.task, self.measurer.check
             )  # here, so that the child that runs it finds them
