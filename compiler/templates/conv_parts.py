@@ -281,13 +281,14 @@ def tile_product(
     vector: Expr,
     finish: Callable[[Load], Body],
     ahead: Body = (),
+    together: int = 0,
 ) -> Stmt:
     """acc[ROW, VECTOR, LANE] = Σ DEPTH factor(ROW, DEPTH) · vector(VECTOR, LANE, DEPTH), in registers.
 
-    `finish` stores a vector of sums; `ahead` stands in the loop over the depth, once a turn of `steps_of` the
-    depth, the first of which is DEPTH.
+    `finish` stores a vector of sums; one turn of the loop over the depth takes `together` steps (by default
+    `steps_of` the depth), and `ahead` stands in each, DEPTH being its first.
     """
-    steps = steps_of(depth)
+    steps = together or steps_of(depth)
     acc = Buffer("tile_acc", F32, (rows, vectors, lanes), "register")
     here = Load("tile_acc", (ROW, VECTOR, LANE), F32)
 

@@ -130,7 +130,7 @@ def _split_tile(sch: Schedule, subject: Subject, p: Params, parts: list[str]) ->
             inner.append(f"{axis}_c")
         else:
             inner.append(f"{axis}_i")
-    inner.sort(key=lambda name: (name[:-2] in (roles.column, roles.vector)) == p.columns_inner)
+    inner.sort(key=lambda name: name[:-2] in (roles.column, roles.vector))  # one broadcast serves all columns
     return inner, vector
 
 

@@ -12,15 +12,23 @@ from ..ir import scalar as s
 from ..ir.expr import Stage, TensorExpr
 from ..ir.scalar import Binary, Select
 from ..kernel_task import Config, KernelTask
-from .choices import cache_blocks, choose, combination, dealt_loops, divisors, loop_order
+from .choices import (
+    LONGEST_BODY,
+    PREFETCHES,
+    cache_blocks,
+    choose,
+    combination,
+    dealt_loops,
+    divisors,
+    loop_order,
+    whole_order,
+)
 from .prefetch import blocks_ahead, panel_bytes, weight_bytes
 from .register_tiles import ACC, MAX_UNROLLED, Params, Roles, lanes_of, rank_tiles, slides_with
 
 ENOUGH_TASKS = 8  # for every thread; with fewer, the innermost loop over pixels is dealt too
-LONGEST_BODY = 256  # updates of registers that a config may write out in one loop body
 LONGEST_CODE = 1000  # in all bodies: those at the image's borders skip different taps
 TERMS = (1, 2, 4, 8, 16)  # of a sum in one iteration
-PREFETCHES = (0, 16, 32, 64, 128, 256)  # cache lines
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,20 @@ class Subject:
         return weight_bytes(self.task, self.expr)
 
     @cached_property
+    def rows_outer(self) -> bool:
+        """Whether what all columns read is too large to be read once for each: all columns then take a row of
+        pixels before the next row's turn, if what they alone read is small.
+        """
+        if self.outermost or len(self.roles.pixels) < 2:
+            return False
+        wide = {ld.tensor for ld in s.loads(self.acc.body) if self.roles.vector in s.variables(ld)}
+        sizes = {name: type.size * type.dtype.bytes for name, type in self.expr.params}
+        sizes.update({st.name: st.type.size * st.dtype.bytes for st in self.expr.stages})
+        read = {ld.tensor for ld in s.loads(self.acc.body)}
+        l2 = self.task.target.l2
+        return sum(sizes[n] for n in read - wide) > l2 and sum(sizes[n] for n in wide) <= l2 // 2
+
+    @cached_property
     def padded(self) -> bool:
         """Whether taps may read what is outside of the image."""
         return any(isinstance(e, Select) for e in s.walk(self.acc.body))
@@ -92,8 +114,6 @@ def _tile(subject: Subject, cfg: Config) -> tuple[tuple[str, int], ...]:
 def params_of(subject: Subject, cfg: Config) -> Params:
     task, roles, block = subject.task, subject.roles, subject.block
     tile = _tile(subject, cfg)
-    columns = dict(tile).get(roles.column or roles.vector, 1)
-    both = columns > 1 and math.prod(n for _, n in tile) > columns
     unrolled = _unrolled_taps(subject, dict(tile), cfg)
     reduction = _reduction(subject, unrolled, cfg)
     plain_sum = len(reduction) == 1 and not roles.taps and not block  # of a matrix product
@@ -113,7 +133,6 @@ def params_of(subject: Subject, cfg: Config) -> Params:
     in_order = in_order and order[0] == f"{roles.column}_o" and not cuts and reduction[0] == step
     return Params(
         tile=tile,
-        columns_inner=choose(cfg, "columns_inner", (True, False) if both else (True,), True),
         cuts=tuple(cuts.items()),
         order=order,
         dealt=dealt_loops(cfg, "tasks", extents, _dealt(subject, order, extents), task.threads),
@@ -138,10 +157,12 @@ def params_of(subject: Subject, cfg: Config) -> Params:
 
 
 def outer_loops(subject: Subject, tile: Mapping[str, int]) -> dict[str, int]:
-    """Name → iterations of the loops around a register tile: batch, columns, pixels."""
+    """Name → iterations of the loops around a register tile, by default from the outside in."""
     roles = subject.roles
     columns = [a for a in (roles.vector, roles.column) if a and a in tile]
-    axes = [*roles.batch, *columns, *reversed(roles.pixels)]
+    pixels = [*reversed(roles.pixels)]
+    rows = pixels[: int(subject.rows_outer)]
+    axes = [*roles.batch, *rows, *columns, *pixels[len(rows) :]]
     sizes = {a: -(-subject.extents[a] // tile.get(a, 1)) for a in axes}
     return {f"{a}_o" if a in tile else a: n for a, n in sizes.items()}
 
@@ -154,9 +175,7 @@ def _outer_order(
     extents = {**loops, **{f"{lp}_b": loops[lp] // n for lp, n in cuts.items()}, **cuts}
     inside = [lp for lp in loops if lp not in fixed]
     blocks = loop_order(cfg, "order_of_blocks", [f"{lp}_b" for lp in inside if lp in cuts])
-    moved = iter(loop_order(cfg, "order", [lp for lp in inside if extents[lp] > 1]))
-    inside = [next(moved) if extents[lp] > 1 else lp for lp in inside]
-    order = (*fixed, *blocks, *inside)
+    order = (*fixed, *blocks, *whole_order(cfg, "order", {lp: extents[lp] for lp in inside}))
     return order, [extents[lp] for lp in order]
 
 

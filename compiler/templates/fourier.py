@@ -19,12 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ir import scalar as s
-from ..ir.loops import Alloc, Body, Buffer, If, Prefetch, Program, Stmt, Store, loop
+from ..ir.loops import Alloc, Body, Buffer, If, Prefetch, Program, Stmt, Store, loop, substitute
 from ..ir.scalar import Expr, Load, Var
 from ..ir.types import F32, Layout
 from ..kernel_task import Config, KernelTask
 from ..ops.fused import FusedOp
 from .algorithm import Algorithm, Layouts, Pack, Work
+from .choices import PREFETCHES, choose, nested, terms, whole_order
 from .conv_parts import (
     DEPTH,
     LANE,
@@ -75,6 +76,10 @@ class Params:
     rows: int  # of tiles in one task of the products
     tile: int  # tiles of the register tile
     prefetch: int  # channels ahead of the arithmetic; 0: none
+    together: int  # channels that one iteration takes
+    frequencies_outer: bool  # whether all tiles take a frequency before the next one's turn
+    input_order: tuple[str, ...]  # loops over tiles and vectors of channels that are transformed
+    output_order: tuple[str, ...]
 
 
 def spans(g: Geometry) -> tuple[int, int]:
@@ -174,11 +179,18 @@ def params(task: KernelTask, cfg: Config) -> Params:
     vectors = vectors_of(g.out_channels, lanes)
     row_bytes = 8 * t.frequencies * t.count[1] * vectors * lanes
     options = [r for r in range(1, t.count[0] + 1) if r == 1 or r * row_bytes <= target.l2]
-    rows = cfg.choose("rows", options, options[-1])
+    rows = choose(cfg, "rows", options, options[-1])
     most = max(1, min((target.vector_registers - 2 * vectors - 2) // (2 * vectors), rows * t.count[1]))
     even = -(-rows * t.count[1] // -(-rows * t.count[1] // most))
-    tile = cfg.choose("tile", range(1, most + 1), even)
-    return Params(rows, tile, cfg.choose("prefetch", (0, 32, 64, 128), PREFETCH))
+    tile = choose(cfg, "tile", range(1, most + 1), even)
+    inputs = {"th": t.count[0], "tw": t.count[1], "ib": g.channels // lanes}
+    return Params(
+        *(rows, tile, choose(cfg, "prefetch", PREFETCHES, PREFETCH)),
+        terms(cfg, g.channels, 4 * tile * vectors, 1),
+        choose(cfg, "frequencies_outer", (True, False) if rows * t.count[1] > tile else (True,), True),
+        whole_order(cfg, "input_order", inputs),
+        whole_order(cfg, "output_order", {"th": rows, "tw": t.count[1], "ov": vectors}),
+    )
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
@@ -200,9 +212,9 @@ class _Builder:
 
     def program(self) -> Program:
         g, t = self.g, self.t
-        first = loop("ib", g.channels // self.lanes, *self.input_tile(), kind="parallel")
-        first = loop("th", t.count[0], loop("tw", t.count[1], first, kind="parallel"), kind="parallel")
-        first = loop("n", g.batch, first, kind="parallel")
+        inputs = {"th": t.count[0], "tw": t.count[1], "ib": g.channels // self.lanes}
+        tiles = nested(self.p.input_order, inputs, self.input_tile(), kind="parallel")
+        first = loop("n", g.batch, *tiles, kind="parallel")
         body = Alloc(self.m, (self.product(), self.outputs()))
         second = loop("tb", -(-t.count[0] // self.p.rows), body, kind="parallel")
         second = loop(
@@ -296,8 +308,8 @@ class _Builder:
         body: Body = (Alloc(columns, (Alloc(result, (by_rows, by_columns, self.write())),)),)
         if t.count[0] % self.p.rows:
             body = (If(s.lt(self.top() + TH, t.count[0]), body),)
-        vectors = loop("ov", self.vectors, *body)
-        return loop("th", self.p.rows, loop("tw", t.count[1], vectors))
+        extents = {"th": self.p.rows, "tw": t.count[1], "ov": self.vectors}
+        return nested(self.p.output_order, extents, body)[0]
 
     def top(self) -> Expr:
         """The first row of tiles of a task."""
@@ -396,8 +408,18 @@ class _Builder:
                 Prefetch(self.o.weights.name, (OB, I, DEPTH + p.prefetch, s.const(0), s.const(line)))
                 for line in range(0, 2 * width, LINE)
             )
-        body = (over(*zero), loop("k", g.channels, over(*update), *ahead), over(*kept))
-        return loop("i", t.frequencies, loop("to", -(-self.tiles // p.tile), Alloc(acc, body)))
+        body = (over(*zero), self.in_turn(over(*update), ahead), over(*kept))
+        extents = {"i": t.frequencies, "to": -(-self.tiles // p.tile)}
+        order = ("i", "to") if p.frequencies_outer else ("to", "i")
+        return nested(order, extents, (Alloc(acc, body),))[0]
+
+    def in_turn(self, update: Stmt, ahead: Body) -> Stmt:
+        """The updates of all channels, some in one iteration."""
+        some = self.p.together
+        if some == 1:
+            return loop("k", self.g.channels, update, *ahead)
+        several = substitute((update, *ahead), {"k": DEPTH * some + Var("ki")})
+        return loop("k", self.g.channels // some, loop("ki", some, *several, kind="unroll"))
 
 
 def _complex(buffer: str, index: tuple[Expr, ...]) -> Pair:

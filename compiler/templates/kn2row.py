@@ -22,6 +22,7 @@ from ..ir.types import F32
 from ..kernel_task import Config, KernelTask
 from ..ops.fused import FusedOp
 from .algorithm import Algorithm, Layouts, Pack, Work
+from .choices import choose, loop_order, nested, terms
 from .conv_parts import (
     DEPTH,
     LANE,
@@ -33,6 +34,7 @@ from .conv_parts import (
     geometry,
     odd_lines,
     operands,
+    steps_of,
     tile_product,
     weights_position,
 )
@@ -47,6 +49,12 @@ N, TH, R, OC, WV, PB, TO, RI = (Var(n) for n in ("n", "th", "r", "oc", "wv", "pb
 class Params:
     rows: int  # of the output image in a task
     tile: int  # rows of the register tile
+    vectors: int  # of pixels in it, at most
+    together: int  # channels that one iteration takes
+    product_order: tuple[
+        str, ...
+    ]  # loops over register tiles: pixels `to`, panels `pb`, rows of a panel `pi`
+    sums_order: tuple[str, ...]  # rows `r` and channels `oc` of the output
 
 
 def fits(op: FusedOp, lanes: int) -> bool:
@@ -107,9 +115,14 @@ def matches(task: KernelTask) -> bool:
 def params(task: KernelTask, cfg: Config) -> Params:
     g, target = geometry(task.op), task.target
     share = -(-g.out[0] * g.batch // task.threads)
-    rows = cfg.choose("rows", range(1, g.out[0] + 1), min(_rows(g, target.l2 // 2), share))
-    sizes = [n for n in (2, 4, 8) if 3 * n + 4 <= target.vector_registers]
-    return Params(rows, cfg.choose("tile", sizes, sizes[-1]))
+    rows = choose(cfg, "rows", range(1, g.out[0] + 1), min(_rows(g, target.l2 // 2), share))
+    sizes = [n for n in (1, 2, 4, 8) if 3 * n + 4 <= target.vector_registers]
+    tile = choose(cfg, "tile", sizes, sizes[-1])
+    most = (target.vector_registers - 1) // (tile + 1)
+    vectors = choose(cfg, "vectors", range(1, most + 1), min(most, 4))
+    together = terms(cfg, g.channels, tile * vectors, steps_of(g.channels))
+    product_order = loop_order(cfg, "product_order", ("to", "pb", "pi"), (("pb", "pi"),))
+    return Params(rows, tile, vectors, together, product_order, loop_order(cfg, "sums_order", ("r", "oc")))
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
@@ -135,8 +148,7 @@ class _Builder:
         """M for the rows of the image that a task needs; zero for those outside of it."""
         g, p = self.g, self.p
         vectors = -(-self.pixels // self.lanes)
-        most = min((self.task.target.vector_registers - 1) // (p.tile + 1), 4)
-        each = -(-vectors // -(-vectors // most))
+        each = -(-vectors // -(-vectors // p.vectors))
         step = each * self.lanes
         pixel = TO * step + VECTOR * self.lanes + LANE
         place = (TH * p.rows - g.pads[0]) * g.size[1] + pixel
@@ -152,9 +164,9 @@ class _Builder:
             return (If(inside, (store,)),) if self.pixels % step else (store,)
 
         vector = s.select(s.both(*conditions), image, s.const(0.0, F32))
-        tile = tile_product(p.tile, each, self.lanes, g.channels, factor, vector, finish)
-        panels = loop("pb", self.o.weights.shape[0], loop("pi", PANEL // p.tile, tile))
-        return loop("to", -(-self.pixels // step), panels)
+        body = tile_product(p.tile, each, self.lanes, g.channels, factor, vector, finish, (), p.together)
+        extents = {"to": -(-self.pixels // step), "pb": self.o.weights.shape[0], "pi": PANEL // p.tile}
+        return nested(p.product_order, extents, (body,))[0]
 
     def shifted_sums(self) -> Stmt:
         """One output row of one channel at a time."""
@@ -176,7 +188,10 @@ class _Builder:
         columns = loop(
             "wv", -(-g.out[1] // self.lanes), Alloc(sums, (loop("lane", self.lanes, *body, kind="vector"),))
         )
-        channels = loop("oc", g.out_channels, columns)
-        if g.out[0] % self.p.rows:
-            return loop("r", self.p.rows, If(s.lt(row, g.out[0]), (channels,)))
-        return loop("r", self.p.rows, channels)
+
+        def inside(body: Stmt) -> Stmt:
+            return If(s.lt(row, g.out[0]), (body,)) if g.out[0] % self.p.rows else body
+
+        if self.p.sums_order == ("r", "oc"):
+            return loop("r", self.p.rows, inside(loop("oc", g.out_channels, columns)))
+        return loop("oc", g.out_channels, loop("r", self.p.rows, inside(columns)))

@@ -28,6 +28,15 @@ from ..schedule.schedule import Schedule
 from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .access import Shapes, operations, shapes_of, stage_cost, stride, width
+from .choices import (
+    cache_blocks,
+    choose,
+    combination,
+    dealt_loops,
+    divisors,
+    loop_order,
+    whole_order,
+)
 from .common import inline_cheap, is_costly
 from .memo import per_task
 
@@ -36,11 +45,12 @@ SQUARE_COST = 0.6  # of one element that goes through a square of registers
 TASKS_PER_THREAD = 8
 SMALLEST_TASK = 2048  # elements
 WIDEST = 64  # lanes
+UNROLLS = (1, 2, 4, 8)  # vectors in flight
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one stage runs. `square` is the other axis of the squares, "" where there are none."""
+    """What goes through registers at once. `square` is the other axis of squares, "" where there are none."""
 
     lanes: int
     unroll: int
@@ -48,8 +58,18 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Loops:
+    """Around that. A line's innermost axis is cut into `piece` vectors a task, 0 where it is not."""
+
+    cuts: dict[str, int]  # loop → iterations of a cache block
+    order: tuple[str, ...]
+    dealt: int  # of these, how many are tasks
+    piece: int = 0
+
+
+@dataclass(frozen=True)
 class Params:
-    plans: tuple[Plan, ...]  # by stage
+    plans: tuple[tuple[Plan, Loops], ...]  # by stage
 
 
 def matches(task: KernelTask) -> bool:
@@ -59,7 +79,58 @@ def matches(task: KernelTask) -> bool:
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
-    return Params(tuple(cfg.choose(f"plan{n}", plans, plans[0]) for n, plans in enumerate(_options(task))))
+    stages = zip(_expression(task).stages, _options(task))
+    return Params(tuple(_choices(st, plans, f"{n}", task, cfg) for n, (st, plans) in enumerate(stages)))
+
+
+def _choices(
+    st: Stage, plans: tuple[Plan, ...], name: str, task: KernelTask, cfg: Config
+) -> tuple[Plan, Loops]:
+    knobs = [f"{what}{name}" for what in ("square", "lanes", "unroll")]
+    square, lanes, unroll = combination(cfg, knobs, [(p.square, p.lanes, p.unroll) for p in plans])
+    plan = Plan(lanes, unroll, square)
+    if not st.axes:
+        return plan, Loops({}, (), 0)
+    if not plan.square:
+        return plan, _line_loops(st, plan, name, task, cfg)
+    outer = {a.name: a.extent for a in st.axes if a.name not in (plan.square, st.axes[-1].name)}
+    outer |= {f"{a}_o": -(-_extent(st, a) // plan.lanes) for a in (plan.square, st.axes[-1].name)}
+    cuts = cache_blocks(cfg, f"block{name}", outer, tuple(outer))
+    extents = {**{f"{lp}_b": outer[lp] // n for lp, n in cuts.items()}, **outer, **cuts}
+    blocks = loop_order(cfg, f"order_of_blocks{name}", [f"{lp}_b" for lp in cuts])
+    order = (*blocks, *whole_order(cfg, f"order{name}", {lp: extents[lp] for lp in outer}))
+    return plan, Loops(cuts, order, _tasks(order[:-1], extents, math.prod(st.shape), name, task, cfg))
+
+
+def _line_loops(st: Stage, plan: Plan, name: str, task: KernelTask, cfg: Config) -> Loops:
+    last = st.axes[-1]
+    outer = {a.name: a.extent for a in st.axes[:-1]}
+    lines = math.prod(outer.values())
+    blocks = -(-last.extent // (plan.lanes * plan.unroll))
+    wanted = min(TASKS_PER_THREAD * task.threads, lines * last.extent // SMALLEST_TASK)
+    pieces = min(blocks, -(-wanted // lines))
+    piece = choose(cfg, f"piece{name}", divisors(blocks), -(-blocks // max(pieces, 1)))
+    pieces = -(-blocks // piece)
+    order = whole_order(cfg, f"order{name}", outer)
+    extents = {**outer, f"{last.name}_t": pieces}
+    if pieces > 1:
+        order = (*order, f"{last.name}_t")
+    tasks = _tasks(order, extents, lines * last.extent, name, task, cfg)
+    return Loops({}, order, tasks, piece if pieces > 1 else 0)
+
+
+def _tasks(
+    loops: tuple[str, ...], extents: dict[str, int], total: int, name: str, task: KernelTask, cfg: Config
+) -> int:
+    """How many outer loops become tasks, by default while what is inside is no trifle."""
+    sizes = [extents[lp] for lp in loops]
+    inside = (total // math.prod(sizes[:n]) for n in range(1, len(sizes)))
+    default = next((n for n, size in enumerate(inside, 1) if size < SMALLEST_TASK), len(sizes))
+    return dealt_loops(cfg, f"tasks{name}", sizes, default, task.threads)
+
+
+def _extent(st: Stage, axis: str) -> int:
+    return next(a.extent for a in st.axes if a.name == axis)
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
@@ -67,16 +138,16 @@ def schedule(task: KernelTask, p: Params) -> Program:
     shapes = shapes_of(expr)
     squares: dict[str, list[str]] = {}  # stage → its tiles
     stages: list[Stage] = []
-    for st, plan in zip(expr.stages, p.plans):
+    for st, (plan, _) in zip(expr.stages, p.plans):
         parts = _with_tiles(st, plan, shapes) if plan.square else [st]
         squares[st.name] = [part.name for part in parts[:-1]]
         stages += parts
     sch = Schedule(task.name, replace(expr, stages=tuple(stages)))
-    for st, plan in zip(expr.stages, p.plans):
+    for st, (plan, loops) in zip(expr.stages, p.plans):
         if plan.square:
-            _square(sch, st, plan, squares[st.name])
+            _square(sch, st, plan, loops, squares[st.name])
         elif st.axes:
-            _line(sch, st, plan, task.threads)
+            _line(sch, st, plan, loops)
     return sch.program()
 
 
@@ -124,7 +195,7 @@ def _plans(st: Stage, shapes: Shapes, target: Target) -> tuple[Plan, ...]:
     heavy = operations(st.body) > 20
     unroll = max(1, min(2 if heavy else 4, last.extent // lanes))
     found = [(stage_cost(st, shapes, None, 1), Plan(1, 1))]
-    for u in (unroll, *(u for u in (1, 2, 4) if u != unroll)):
+    for u in (unroll, *(u for u in UNROLLS if u != unroll)):
         found.append((stage_cost(st, shapes, last.name, lanes) * (1 + 0.01 * (u != unroll)), Plan(lanes, u)))
     for axis in st.axes[:-1]:
         side = _side(st, axis.name, shapes, target)
@@ -201,41 +272,31 @@ def _with_tiles(st: Stage, plan: Plan, shapes: Shapes) -> list[Stage]:
 # --- building -------------------------------------------------------------------------------------------
 
 
-def _line(sch: Schedule, st: Stage, plan: Plan, threads: int) -> None:
+def _line(sch: Schedule, st: Stage, plan: Plan, loops: Loops) -> None:
     """The innermost axis in vectors; tasks from the outer axes and, where these are few, from its pieces."""
-    last, within = st.axes[-1], [st.name]
-    block = plan.lanes * plan.unroll
-    blocks = -(-last.extent // block)
-    outer = math.prod(a.extent for a in st.axes[:-1])
-    wanted = min(TASKS_PER_THREAD * threads, outer * last.extent // SMALLEST_TASK)
-    pieces = min(blocks, -(-wanted // outer))
-    name = last.name
-    if pieces > 1:
-        sch.split(name, -(-blocks // pieces) * block, f"{name}_t", f"{name}_s", within=within)
+    within, block = [st.name], plan.lanes * plan.unroll
+    name = st.axes[-1].name
+    if loops.piece:
+        sch.split(name, loops.piece * block, f"{name}_t", f"{name}_s", within=within)
         name = f"{name}_s"
     sch.split(name, block, f"{name}_o", f"{name}_i", within=within)
     sch.split(f"{name}_i", plan.lanes, f"{name}_u", f"{name}_v", within=within)
     sch.annotate("unroll", f"{name}_u", within=within)
     sch.annotate("vector" if plan.lanes > 1 else "unroll", f"{name}_v", within=within)
-    loops = sch.nest(st.name).loops
-    _parallel(loops[: len(st.axes) - 1 + (pieces > 1)], outer * last.extent)
+    inner = [f"{name}_o", f"{name}_u", f"{name}_v"]
+    sch.reorder(st.name, [*loops.order, *inner])
+    for outer in sch.nest(st.name).loops[: loops.dealt]:
+        outer.kind = "parallel"
 
 
-def _parallel(loops: list, total: int) -> None:
-    """Outer loops become tasks while what is inside is no trifle."""
-    for n, lp in enumerate(loops):
-        if n and total // math.prod(x.extent for x in loops[:n]) < SMALLEST_TASK:
-            break
-        lp.kind = "parallel"
-
-
-def _square(sch: Schedule, st: Stage, plan: Plan, tiles: list[str]) -> None:
+def _square(sch: Schedule, st: Stage, plan: Plan, loops: Loops, tiles: list[str]) -> None:
     last, other, side = st.axes[-1].name, plan.square, plan.lanes
     labels = [*tiles, st.name]
-    rest = [a.name for a in st.axes if a.name not in (last, other)]
     for axis in (last, other):
         sch.split(axis, side, f"{axis}_o", f"{axis}_i", within=labels)
-    shared = [*rest, f"{other}_o", f"{last}_o"]
+    for lp, size in loops.cuts.items():
+        sch.split(lp, size, f"{lp}_b", lp, within=labels)
+    shared = list(loops.order)
     for tile in tiles:
         sch.reorder(tile, [*shared, f"{last}_i", f"{other}_i"])
         sch.annotate("unroll", f"{last}_i", within=[tile])
@@ -248,4 +309,5 @@ def _square(sch: Schedule, st: Stage, plan: Plan, tiles: list[str]) -> None:
         compute_on_padding(sch, nest, parent)
     for tile in tiles:
         sch.stage(tile, parent, "register")
-    _parallel(parent.loops[:-1], math.prod(st.shape))
+    for outer in parent.loops[: loops.dealt]:
+        outer.kind = "parallel"

@@ -20,12 +20,13 @@ from functools import partial
 import numpy as np
 
 from ..ir import scalar as s
-from ..ir.loops import Alloc, Body, Buffer, For, If, Prefetch, Program, Stmt, Store, loop
+from ..ir.loops import Alloc, Body, Buffer, For, If, Prefetch, Program, Stmt, Store, loop, substitute
 from ..ir.scalar import Expr, Load, Var
 from ..ir.types import F32, Layout
 from ..kernel_task import Config, KernelTask
 from ..ops.fused import FusedOp
 from .algorithm import Algorithm, Layouts, Pack, Work
+from .choices import PREFETCHES, choose, divisors, nested, terms, whole_order
 from .conv_parts import (
     DEPTH,
     LANE,
@@ -56,8 +57,11 @@ class Params:
     fused: bool
     rows: int  # of the output image in one block of patches
     tile: int  # rows of the register tile: pixels (im2row) or output channels (im2col)
+    vectors: int  # in it, at most
+    together: int  # k that one iteration takes
     prefetch: int  # k ahead of the arithmetic; 0: none
-    tiles_outer: bool  # all panels of weights for one tile of pixels after the other
+    panels: int  # of weights that a tile of pixels meets before the next tile's turn
+    gather: tuple[str, ...]  # loops of the copy, outermost first
 
 
 def vectors_of(out_channels: int, lanes: int) -> int:
@@ -149,21 +153,33 @@ def params(task: KernelTask, cfg: Config) -> Params:
     few = g.batch * g.group * g.out[0] < task.threads or g.pixels < 64
     fused = cfg.choose("fused", (True, False), not (few and whole_weights > target.l2))
     step = 1 if task.transformed == "im2row" else lanes
-    rows = cfg.choose("rows", options, _rows(options, g, task.threads, step)) if fused else g.out[0]
+    rows = choose(cfg, "rows", options, _rows(options, g, task.threads, step)) if fused else g.out[0]
     pixels = rows * g.out[1]
+    inside: tuple[tuple[str, str], ...] = (("kh", "kw"),)
     if task.transformed == "im2row":
         vectors = vectors_of(g.out_channels, lanes)
         most = (target.vector_registers - vectors - 1) // vectors
         sizes = list(range(1, min(most, 14, pixels) + 1))
-        tile = cfg.choose("tile", sizes, _even(pixels, sizes[-1]))
+        tile = choose(cfg, "tile", sizes, _even(pixels, sizes[-1]))
+        panels = -(-g.out_channels // (vectors * lanes))
+        loops = {"w": g.out[1], "kh": g.kernel[0], "kw": g.kernel[1], "ib": -(-g.channels // lanes)}
+        if g.channels % lanes:  # a vector's rest behind a tap's channels is overwritten by the next tap
+            inside = (*inside, ("kh", "ib"), ("kw", "ib"))
     else:
-        sizes = [n for n in (2, 4, 8) if 3 * n + 4 <= target.vector_registers]
-        tile = cfg.choose("tile", sizes, sizes[-1])
+        sizes = [n for n in (1, 2, 4, 8) if 3 * n + 4 <= target.vector_registers]
+        tile = choose(cfg, "tile", sizes, sizes[-1])
+        most = (target.vector_registers - 1) // (tile + 1)
+        vectors = choose(cfg, "vectors", range(1, most + 1), min(most, 4))
+        panels = -(-g.out_channels // PANEL)
+        loops = {"kh": g.kernel[0], "r": rows}
     far = PREFETCH if whole_weights > target.l1 else 0  # the next weights come from L2 or memory
-    prefetch = cfg.choose("prefetch", (0, 32, 64, 128), far)
-    stay = task.transformed == "im2col" and whole_weights <= target.l2 // 2
-    tiles_outer = fused and cfg.choose("tiles_outer", (False, True), stay)
-    return Params(fused, rows, tile, prefetch, tiles_outer)
+    stay = fused and task.transformed == "im2col" and whole_weights <= target.l2 // 2
+    return Params(
+        *(fused, rows, tile, vectors, terms(cfg, depth, tile * vectors, steps_of(depth))),
+        choose(cfg, "prefetch", PREFETCHES, far),
+        choose(cfg, "panels", divisors(panels) if fused else (1,), panels if stay else 1),
+        whole_order(cfg, "gather", loops, inside),
+    )
 
 
 def _rows(options: list[int], g: Geometry, threads: int, step: int) -> int:
@@ -246,9 +262,10 @@ class _Builder:
         if g.channels % self.lanes and not (self.o.reads and self.o.reads.blocks):
             value = s.select(s.lt(channel, g.channels), value, s.const(0.0, F32))
         copy: Stmt = Store("patches", self.place(tap * g.channels + channel, R * g.out[1] + W), value)
-        copy = loop("ib", -(-g.channels // self.lanes), loop("lane", self.lanes, copy, kind="vector"))
-        taps = loop("kh", g.kernel[0], loop("kw", g.kernel[1], copy))
-        return loop("r", self.p.rows, *self.inside_image(loop("w", g.out[1], taps)), kind=kind)
+        copy = loop("lane", self.lanes, copy, kind="vector")
+        extents = {"w": g.out[1], "kh": g.kernel[0], "kw": g.kernel[1], "ib": -(-g.channels // self.lanes)}
+        taps = nested(self.p.gather, extents, (copy,))
+        return loop("r", self.p.rows, *self.inside_image(*taps), kind=kind)
 
     def gather_columns(self, kind: str) -> Stmt:
         """All pixels of a tap, vectors of pixels."""
@@ -258,9 +275,16 @@ class _Builder:
         w = WV * self.lanes + LANE
         store = Store("patches", self.place(k, R * g.out[1] + w), self.image(IC, w))
         copy = loop("wv", -(-g.out[1] // self.lanes), loop("lane", self.lanes, store, kind="vector"))
-        rows = loop("r", self.p.rows, *self.inside_image(copy))
-        taps = loop("kh", g.kernel[0], loop("kw", g.kernel[1], rows, kind="unroll"))
-        return loop("ic", g.channels, taps, kind=kind)
+
+        def rows(body: Stmt) -> Stmt:
+            return loop("r", self.p.rows, *self.inside_image(body))
+
+        def columns(body: Stmt) -> Stmt:
+            return loop("kw", g.kernel[1], body, kind="unroll")
+
+        if self.p.gather == ("kh", "r"):
+            return loop("ic", g.channels, loop("kh", g.kernel[0], columns(rows(copy))), kind=kind)
+        return loop("ic", g.channels, rows(loop("kh", g.kernel[0], columns(copy))), kind=kind)
 
     def inside_image(self, *body: Stmt) -> Body:
         """Where the last block of rows reaches beyond the image, only what is inside."""
@@ -273,10 +297,14 @@ class _Builder:
     def product(self, kind: str = "serial") -> Body:
         """All panels of output channels, in a loop of this kind, for all pixels of the block."""
         tiles = self.product_of_pixels() if self.by_pixels else self.product_of_channels()
-        panels = self.o.weights.shape[1]
-        if self.p.tiles_outer:
+        panels, some = self.o.weights.shape[1], self.p.panels
+        if some == 1:
+            return (loop("pb", panels, *tiles, kind=kind),)
+        if some == panels:
             return tuple(replace(t, body=(loop("pb", panels, *t.body, kind=kind),)) for t in tiles)
-        return (loop("pb", panels, *tiles, kind=kind),)
+        moved = (substitute(t.body, {"pb": Var("pq") * some + PB}) for t in tiles)
+        inner = (replace(t, body=(loop("pb", some, *body),)) for t, body in zip(tiles, moved))
+        return (loop("pq", panels // some, *inner, kind=kind),)
 
     def patch(self, pixel: Expr, step: int) -> Expr:
         """An element of the patches; zero behind the last pixel."""
@@ -320,6 +348,7 @@ class _Builder:
             weight,
             finish,
             self.ahead(width),
+            p.together,
         )
         return (loop("to", -(-self.pixels // p.tile), tile),)
 
@@ -331,8 +360,7 @@ class _Builder:
     def product_of_pixels(self) -> tuple[For, ...]:
         """Tiles of nearly the same number of vectors, none of which is empty; the larger ones first."""
         vectors = -(-self.pixels // self.lanes)
-        most = (self.task.target.vector_registers - 1) // (self.p.tile + 1)
-        tiles = -(-vectors // min(most, 4))
+        tiles = -(-vectors // self.p.vectors)
         fewer, larger = divmod(vectors, tiles)
         whole = larger * (fewer + 1) * self.lanes
         first = loop("to", larger, *self.tiles_of_pixels(fewer + 1, 0))
@@ -354,12 +382,12 @@ class _Builder:
 
         patch = self.patch(pixel, self.lanes)
         ahead = self.ahead(PANEL)
-        tile = tile_product(p.tile, vectors, self.lanes, self.depth, weight, patch, finish, ahead)
+        tile = tile_product(p.tile, vectors, self.lanes, self.depth, weight, patch, finish, ahead, p.together)
         return (loop("oi", PANEL // p.tile, tile),)
 
     def ahead(self, width: int) -> Body:
         if not self.p.prefetch:
             return ()
         at = DEPTH + self.p.prefetch
-        starts = (divmod(n, width) for n in range(0, steps_of(self.depth) * width, LINE))
+        starts = (divmod(n, width) for n in range(0, self.p.together * width, LINE))
         return tuple(Prefetch(self.o.weights.name, (G, PB, at + k, s.const(c))) for k, c in starts)

@@ -29,7 +29,6 @@ class Roles:
 @dataclass(frozen=True)
 class Params:
     tile: tuple[tuple[str, int], ...]  # register tile: axis → size
-    columns_inner: bool  # whether an element of the input meets all columns at once, or a weight all pixels
     cuts: tuple[tuple[str, int], ...]  # outer loops in cache blocks of so many iterations
     order: tuple[str, ...]  # outer loops, those over blocks (`_b`) among them; outermost first
     dealt: int  # of these, how many are tasks

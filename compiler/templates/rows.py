@@ -30,6 +30,7 @@ from ..schedule.schedule import Schedule
 from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .access import Shapes, operations, shapes_of, stage_cost, width
+from .choices import choose, dealt_loops, whole_order
 from .common import prepared
 from .memo import per_task
 from .products import DOT
@@ -45,6 +46,8 @@ class Params:
 
     vector_rows: tuple[str, ...]
     unroll: tuple[int, ...]
+    order: tuple[tuple[str, ...], ...]  # row loops
+    dealt: tuple[int, ...]  # of these, how many are tasks
 
 
 def matches(task: KernelTask) -> bool:
@@ -55,12 +58,37 @@ def matches(task: KernelTask) -> bool:
 
 
 def params(task: KernelTask, cfg: Config) -> Params:
-    rows: list[str] = []
-    unroll: list[int] = []
-    for n, (axes, best, heavy) in enumerate(_options(task)):
-        rows.append(cfg.choose(f"vector_row{n}", axes, best))
-        unroll.append(cfg.choose(f"unroll{n}", (1, 2, 4), 2 if heavy else 4))
-    return Params(tuple(rows), tuple(unroll))
+    expr, groups = _grouped(task)
+    found = []
+    for n, (group, (axes, best, heavy)) in enumerate(zip(groups, _options(task))):
+        row = choose(cfg, f"vector_row{n}", axes, best)
+        unroll = choose(cfg, f"unroll{n}", (1, 2, 4, 8), 2 if heavy else 4)
+        extents = _row_extents(expr, group, row, unroll, task.target)
+        order = whole_order(cfg, f"order{n}", extents)
+        sizes = [extents[lp] for lp in order]
+        default = _tasks(sizes, sum(_elements(expr.stage(name)) for name in group.stages))
+        found.append((row, unroll, order, dealt_loops(cfg, f"tasks{n}", sizes, default, task.threads)))
+    return Params(*map(tuple, zip(*found)))
+
+
+def _row_extents(expr: TensorExpr, group: Group, row: str, unroll: int, target: Target) -> dict[str, int]:
+    """Iterations of the loops over rows; that over vectors of rows is the innermost."""
+    axes = {a.name: a.extent for name in group.stages for a in expr.stage(name).axes if a.name in group.rows}
+    extents = {r: axes[r] for r in group.rows if r != row}
+    if row:
+        lanes = min(_group_lanes(expr, group, target), _power_above(axes[row]))
+        extents[f"{row}_o"] = -(-axes[row] // (lanes * max(1, min(unroll, axes[row] // lanes))))
+    return extents
+
+
+def _tasks(sizes: Sequence[int], elements: int) -> int:
+    """Row loops become tasks, but for the inner ones where rows are short."""
+    inside = (elements // max(1, math.prod(sizes[:n])) for n in range(1, len(sizes)))
+    return next((n for n, size in enumerate(inside, 1) if size < SMALL_TASK), len(sizes))
+
+
+def _elements(st: Stage) -> int:
+    return math.prod(a.extent for a in st.all_axes)
 
 
 @per_task
@@ -103,8 +131,11 @@ def schedule(task: KernelTask, p: Params) -> Program:
                 lanes = min(lanes, _power_above(extent))
                 vectors[name] = (axis, lanes, max(1, min(unroll, extent // lanes)))
     sch = Schedule(task.name, expr)
-    for group, row in zip(groups, p.vector_rows):
-        _build(sch, expr, group, row, [x for name in group.stages for x in parts[name]], vectors)
+    for group, row, order, dealt in zip(groups, p.vector_rows, p.order, p.dealt):
+        stages = [x for name in group.stages for x in parts[name]]
+        parent = _build(sch, expr, order, row, stages, vectors)
+        for lp in parent.loops[:dealt]:
+            lp.kind = "parallel"
     return sch.program()
 
 
@@ -182,13 +213,12 @@ def _power_above(n: int) -> int:
 def _build(
     sch: Schedule,
     expr: TensorExpr,
-    group: Group,
+    rows: Sequence[str],
     row: str,
     stages: Sequence[str],
     vectors: dict[str, tuple[str, int, int]],
-) -> None:
+) -> Nest:
     """One nest over the rows with the nests of all stages in it."""
-    rows = list(group.rows)
     labels: list[str] = []
     inner: dict[str, list[str]] = {}
     for name in stages:
@@ -196,8 +226,6 @@ def _build(
         for label in found:
             inner[label] = _vectorise(sch, sch.nest(label), vectors.get(name), row)
         labels += found
-    if row:
-        rows = [r for r in rows if r != row] + [f"{row}_o"]
     for label in labels:
         others = [v for v in sch.nest(label).vars if v not in rows and v not in inner[label]]
         sch.reorder(label, [*rows, *others, *inner[label]])
@@ -208,7 +236,7 @@ def _build(
             compute_on_padding(sch, nest, parent)
     for name in local:
         sch.stage(name, parent, _scope(parent, name))
-    _parallel(parent, expr, stages)
+    return parent
 
 
 def _readers(expr: TensorExpr, name: str) -> set[str]:
@@ -255,13 +283,3 @@ def _scope(parent: Nest, name: str) -> str:
             if any(s.variables(e) & serial for index in accesses for e in index):
                 return "scratch"
     return "register"
-
-
-def _parallel(parent: Nest, expr: TensorExpr, stages: Sequence[str]) -> None:
-    """Row loops become tasks, but for the inner ones where rows are short."""
-    total = sum(math.prod(a.extent for a in expr.stage(name).all_axes) for name in stages)
-    for n, lp in enumerate(parent.loops):
-        inside = total // max(1, math.prod(x.extent for x in parent.loops[:n]))
-        if n and inside < SMALL_TASK:
-            break
-        lp.kind = "parallel"

@@ -19,6 +19,7 @@ from ...kernel_task import KernelTask
 from ...ops.fused import FusedOp
 from ...ops.toom_cook import Band
 from ...schedule.relayout import relayout
+from ..choices import nested
 from ..common import inline_cheap
 from ..conv_parts import LINE, odd_lines, with_copy
 from .combine import combine
@@ -126,9 +127,7 @@ class Builder:
         order = [var for var in self.p.input_order if var in extents]
         if self.tile_takes_channels:
             order.remove("ib")
-        for var in reversed(order):
-            body = (loop(var, extents[var], *body, kind=kind),)
-        return body[0]
+        return nested(order, extents, body, kind)[0]
 
     @property
     def tile_takes_channels(self) -> bool:
@@ -305,10 +304,8 @@ class Builder:
             "row": region.rows.count,
             "tw": region.columns.count,
         }
-        body = self.output_tile(region, block)
-        for var in reversed(self.p.output_order):
-            body = (loop(var, extents[var], *body),)
-        return loop("ni", self.p.images, *body)
+        tiles = nested(self.p.output_order, extents, self.output_tile(region, block))
+        return loop("ni", self.p.images, *tiles)
 
     def output_tile(self, region: Region, block: Expr) -> Body:
         """Aᵀ M A and the epilogue for one tile and one vector of output channels."""
