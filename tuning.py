@@ -40,6 +40,7 @@ class TunedKernel:
     count: int  # calls in a run of the network
     base: int  # calls in a run by the plan that is made without measuring
     trials: int  # configs measured, in earlier tunings too
+    configs: float  # that there are to choose from, about
     before: float
     after: float
     config: Mapping[str, object]
@@ -158,7 +159,7 @@ def _measurer(workers: str | None, threads: int, cold: bool) -> AbstractContextM
 
 def _kernel(found: TunedTask) -> TunedKernel:
     task = found.task
-    calls = (found.count, found.wanted.base, found.trials)
+    calls = (found.count, found.wanted.base, found.trials, found.space.size())
     times = (found.before, found.after, dict(found.best))
     return TunedKernel(task.name, task.algorithm, *calls, *times, task.digest, flops(task), _nbytes(task))
 

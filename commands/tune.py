@@ -134,11 +134,17 @@ def _table(found: Tuning) -> Table:
     network = _times(found.before, found.after)
     table.add_column("kernel", "network", overflow="fold")
     table.add_column("algorithm")
-    for name, footer in (("calls", ""), ("trials", ""), *zip(("before µs", "after µs", "speed-up"), network)):
+    for name, footer in (
+        ("calls", ""),
+        ("trials", ""),
+        ("of configs", ""),
+        *zip(("before µs", "after µs", "speed-up"), network),
+    ):
         table.add_column(name, footer, justify="right", no_wrap=True)
     for k in sorted(found.kernels, key=lambda k: -(k.count * k.after if k.count else 0.0)):
         calls = str(k.count) if k.count == k.base else f"{k.base} → {k.count}"
-        table.add_row(k.name, k.algorithm, calls, str(k.trials), *_times(k.before, k.after))
+        tried = (str(k.trials), f"{k.configs:.2g}")
+        table.add_row(k.name, k.algorithm, calls, *tried, *_times(k.before, k.after))
     return table
 
 

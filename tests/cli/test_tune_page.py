@@ -23,7 +23,15 @@ def trials(scores, seconds, batch=1, task="a"):
 
 
 def kernel(name="conv<3>", **fields):
-    given = {"algorithm": "direct", "count": 2, "base": 2, "trials": 9, "before": 2e-3, "after": 1e-3}
+    given = {
+        "algorithm": "direct",
+        "count": 2,
+        "base": 2,
+        "trials": 9,
+        "configs": 100.0,
+        "before": 2e-3,
+        "after": 1e-3,
+    }
     given |= {"config": {}, "task": "a", "flops": 10**8, "nbytes": 10**6}
     return TunedKernel(name, **{**given, **fields})
 
