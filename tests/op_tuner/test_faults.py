@@ -118,11 +118,10 @@ def points(acts):
     return [(("act", act), ("lanes", 8), ("grain", 4096)) for act in acts]
 
 
-@pytest.mark.parametrize("spare", [True, False])
-def test_every_planted_fault_is_recorded_as_what_it_is(tmp_path, planted, monkeypatch, spare):
-    """Built while others are measured, or all before."""
-    if not spare:
-        monkeypatch.setattr("burnish.op_tuner.cores._siblings", lambda cpu: os.sched_getaffinity(0))
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_every_planted_fault_is_recorded_as_what_it_is(tmp_path, planted, monkeypatch, in_turn):
+    """All built before, or while others are measured where a core is spare."""
+    monkeypatch.setattr(Local, "_in_turn", lambda self, cores: in_turn or not cores.spare)
     faults = {**BUILDING, **RUNNING}
     before = os.sched_getaffinity(0)
     records = Records(tmp_path / "records.jsonl", shipped=False)
@@ -147,16 +146,22 @@ def test_every_planted_fault_is_recorded_as_what_it_is(tmp_path, planted, monkey
     assert again.tasks[0].failed == set(points(faults))
 
 
-def test_a_tuner_that_is_stopped_leaves_no_process(tmp_path, planted, monkeypatch):
+@pytest.mark.parametrize("act", ["hang", "endless"])
+def test_a_tuner_that_is_stopped_leaves_no_process(tmp_path, planted, monkeypatch, act):
+    """While a candidate is built, or run."""
     records = Records(tmp_path / "records.jsonl", shipped=False)
     measure = Local(1, seconds=0.001)
     tuner = Tuner([Wanted(double(), 1, 1)], records, threads=1, strategy="random", measure=measure)
-    monkeypatch.setattr(tuner.tasks[0].strategy, "propose", lambda count: points(["well", "hang", "endless"]))
+    monkeypatch.setattr(tuner.tasks[0].strategy, "propose", lambda count: points([act]))
 
-    def stop(*progress):
-        if tuner.measured == 2:
-            raise KeyboardInterrupt
+    def stop(*_):
+        raise KeyboardInterrupt
 
-    tuner.progress = stop
-    tuner.run(trials=4)
-    assert tuner.interrupted and [r.config["act"] for r in records] == ["none", "well"]
+    before = signal.signal(signal.SIGALRM, stop)
+    tuner.progress = lambda *_: signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        tuner.run(trials=4)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert tuner.interrupted and [r.config["act"] for r in records] == ["none"]
