@@ -7,116 +7,125 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .sketch import BUFFERS, KINDS, Key, Number, Sketch
+from .sketch import BUFFERS, Key, Sketch
+
+ACCESS = ("itemsize", "limit", "stride", "move")
+OF_NESTS = ("there", "stores", "operations", "guarded", "prefetches", "nearest", "farthest", "dealt")
 
 
 class Columns:
-    """Which number stands where: values are (keys + 1, n), with NaN for what a program does not have.
+    """Which number stands where. Values are (keys + 1, n); the last row, -1, is of keys that do not occur.
 
-    The last row is NaN throughout, so that -1 is the column of what no program has.
+    NaN are numbers that nobody knows: of what is not there, and of nests that are not among the heaviest.
     """
 
     def __init__(self, keys: Iterable[Key]):
         self.index = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-        self.nodes = [str(key[1]) for key in self.index if key[0] == "extent"]
-        self.place = {name: n for n, name in enumerate(self.nodes)}
-        self.nests = [str(key[1]) for key in self.index if key[0] == "stores"]
-        prefetching = [str(key[1]) for key in self.index if key[0] == "prefetches"]
-        self.leaves = list(dict.fromkeys((*self.nests, *prefetching)))
-        self.extent, self.kind, self.parent = (
-            self._all(what, self.nodes) for what in ("extent", "kind", "parent")
-        )
-        whats = ("order", "stores", "operations", "guarded", "prefetches", "nearest", "farthest")
-        self.of_leaves = {what: self._all(what, self.leaves) for what in whats}
+        self._none = np.array([float(key[0] == "limit") for key in self.index])
+        self._owner = np.array([self.index[_owner(key)] for key in self.index], int)
+        self.loops = {str(key[1]): n for n, key in enumerate(k for k in self.index if k[0] == "extent")}
+        self.names = sorted(str(key[1]) for key in self.index if key[0] == "there")
+        self.extent, self.kind = (self._all(what, self.loops) for what in ("extent", "kind"))
+        self.of_nests = {what: self._all(what, self.names) for what in OF_NESTS}
+        self._pairs = [key for key in self.index if key[0] == "above"]
         self.dims = 1 + max((int(k[3]) for k in self.index if k[0] == "limit"), default=0)
-        self.accesses = [Access.of(self, leaf) for leaf in self.leaves]
+        self.nests = [Nest.of(self, name) for name in self.names]
         self.scopes = {
             scope: np.array([n for key, n in self.index.items() if key[0] == scope], int)
             for scope in ("register", "scratch")
         }
-        # of every known tree, (trees, leaves, depth): nodes around a leaf from the outside in, after padding
-        self.paths = np.zeros((0, len(self.leaves), 1), int)
-        # (trees, leaves, nodes): a node's place among those, 0 the innermost; -1 of nodes that are not around
-        self.places = np.zeros((0, len(self.leaves), len(self.nodes)), int)
-        self._trees: dict[bytes, int] = {}
 
-    def _all(self, what: str, names: Sequence[str]) -> np.ndarray:
-        return np.array([self.index.get((what, name), -1) for name in names], int)
+    def find(self, *key: str | int) -> int:
+        return self.index.get(key, -1)
 
-    def number(self, key: Key, value: Number) -> float:
-        """A value as it stands in a column: kinds by place in KINDS, nodes by place among all."""
-        if isinstance(value, str):
-            return float(KINDS.index(value) if key[0] == "kind" else self.place[value])
-        return float(value)
+    def _all(self, what: str, names: Iterable[str]) -> np.ndarray:
+        return np.array([self.find(what, name) for name in names], int)
 
     def stack(self, sketches: Sequence[Sketch]) -> np.ndarray:
         values = np.full((len(self.index) + 1, len(sketches)), np.nan)
         for n, sketch in enumerate(sketches):
             for key, value in sketch.items():
-                values[self.index[key], n] = self.number(key, value)
+                values[self.index[key], n] = value
+        missing = np.isnan(values[:-1]) & ~np.isnan(values[self._owner])
+        values[:-1] = np.where(missing, self._none[:, None], values[:-1])
         return values
 
-    def trees_of(self, values: np.ndarray) -> np.ndarray:
-        """(n,) which of the known trees the loops of each program form; new ones become known."""
-        parents = np.nan_to_num(values[self.parent], nan=-1).astype(int)
-        _, first, which = np.unique(parents, axis=1, return_index=True, return_inverse=True)
-        known = len(self._trees)
-        numbers = [self._trees.setdefault(parents[:, n].tobytes(), len(self._trees)) for n in first]
-        for n, number in zip(first, numbers):
-            if number >= known:
-                self._grow(*self._tree(parents[:, n]))
-        return np.array(numbers, int)[which.reshape(-1)]
+    @property
+    def gates(self) -> np.ndarray:
+        """(keys,) groups of numbers that matter together, as `matter` has them; -1 of what always does."""
+        loops, nests = len(self.loops), len(self.names)
+        place = {name: n for n, name in enumerate(self.names)}
+        pairs = {key: n for n, key in enumerate(self._pairs)}
 
-    def _grow(self, paths: np.ndarray, places: np.ndarray) -> None:
-        depth, pad = max(paths.shape[1], self.paths.shape[2]), len(self.nodes)
-        front = [((0, 0),) * (p.ndim - 1) + ((depth - p.shape[-1], 0),) for p in (self.paths, paths)]
-        old, new = (np.pad(p, w, constant_values=pad) for p, w in zip((self.paths, paths), front))
-        self.paths, self.places = (
-            np.concatenate([old, new[None]]),
-            np.concatenate([self.places, places[None]]),
-        )
+        def gate(key: Key) -> int:
+            what, name = key[0], str(key[1]) if len(key) > 1 else ""
+            if len(key) == 1 or what in ("there", "register", "scratch"):
+                return -1
+            if what in ("extent", "kind"):
+                return self.loops[name] + (loops if what == "kind" else 0)
+            if what == "above":
+                return 2 * loops + 3 * nests + pairs[key]
+            which = 1 if what in ("nearest", "farthest") else 2 if what in ACCESS or what == "dealt" else 0
+            return 2 * loops + which * nests + place[name]
 
-    def _tree(self, parents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """From the place of the loop around each node; -1 for what is not there, or in no loop."""
-        chains: list[list[int]] = []
-        for leaf in self.leaves:
-            chain, node = [], self.place[leaf]
-            while parents[node] >= 0:
-                chain.append(node)
-                node = parents[node]
-            chains.append(chain)
-        depth = max([1, *map(len, chains)])
-        paths = np.full((len(chains), depth), len(self.nodes))
-        places = np.full((len(chains), len(self.nodes)), -1)
-        for n, chain in enumerate(chains):
-            paths[n, depth - len(chain) :] = chain[::-1]
-            places[n, chain] = range(len(chain))
-        return paths, places
+        return np.array([gate(key) for key in self.index], int)
+
+    def matter(self, values: np.ndarray, shown: np.ndarray) -> np.ndarray:
+        """(n, groups) which of those matter: loops that are there, those of more than one iteration; nests
+        that are there, those that prefetch, those that have features (`shown`, (NESTS, n)); pairs of loops.
+        """
+        n = values.shape[1]
+        there = values[self.of_nests["there"]] > 0
+        loops = np.zeros((len(self.loops), n), bool)
+        for nest, here in zip(self.nests, there):
+            loops[nest.loops] |= here & (values[nest.around] > 0)
+        ahead = there & (values[self.of_nests["prefetches"]] > 0)
+        listed = np.zeros((len(self.names) + 1, n), bool)
+        listed[shown, np.arange(n)] = True  # -1 is none
+        sized = loops & (values[self.extent] > 1)
+        first, second = ([self.loops[str(key[k])] for key in self._pairs] for k in (1, 2))
+        return np.concatenate([loops, sized, there, ahead, listed[:-1], loops[first] & loops[second]]).T
+
+
+def _owner(key: Key) -> Key:
+    """What a sketch has if it knows the key's number, be it none."""
+    if key[0] in ACCESS:
+        return ("itemsize", key[1], 0)
+    if key[0] in ("there", "register", "scratch"):
+        return ("steps",)
+    return ("stores", key[1]) if key[0] == "around" else key
 
 
 @dataclass(frozen=True)
-class Access:
-    """Columns of the buffers of one nest."""
+class Nest:
+    """Columns of one nest; `loops` are the places of those that any program has around it."""
 
+    loops: np.ndarray  # (loops,)
+    around: np.ndarray  # (loops,)
+    above: np.ndarray  # (loops, loops) of which is around which,
+    turned: np.ndarray  # (loops, loops) True where it says that the second is around the first
     itemsize: np.ndarray  # (BUFFERS,)
     limit: np.ndarray  # (BUFFERS, dims)
     stride: np.ndarray  # (BUFFERS, dims)
-    moves: np.ndarray  # (4, moves): buffer, dim, node, column
+    moves: np.ndarray  # (4, moves): buffer, dim, place among `loops`, column
 
     @staticmethod
-    def of(columns: Columns, leaf: str) -> Access:
-        def find(*key: str | int) -> int:
-            return columns.index.get(key, -1)
-
+    def of(columns: Columns, name: str) -> Nest:
         buffers, dims = range(BUFFERS), range(columns.dims)
+        loops = [str(key[2]) for key in columns.index if key[:2] == ("around", name)]
+        place = {lp: n for n, lp in enumerate(loops)}
         moves = [
-            (k[2], k[3], columns.place[str(k[4])], n)
-            for k, n in columns.index.items()
-            if k[0] == "move" and k[1] == leaf
+            (k[2], k[3], place[str(k[4])], n) for k, n in columns.index.items() if k[:2] == ("move", name)
         ]
-        return Access(
-            np.array([find("itemsize", leaf, b) for b in buffers]),
-            np.array([[find("limit", leaf, b, d) for d in dims] for b in buffers]),
-            np.array([[find("stride", leaf, b, d) for d in dims] for b in buffers]),
+        find, count = columns.find, len(loops)
+        above = [[find("above", min(a, b), max(a, b)) for b in loops] for a in loops]
+        return Nest(
+            np.array([columns.loops[lp] for lp in loops], int),
+            np.array([find("around", name, lp) for lp in loops], int),
+            np.array(above, int).reshape(count, count),
+            np.array([[a > b for b in loops] for a in loops], bool).reshape(count, count),
+            np.array([find("itemsize", name, b) for b in buffers]),
+            np.array([[find("limit", name, b, d) for d in dims] for b in buffers]),
+            np.array([[find("stride", name, b, d) for d in dims] for b in buffers]),
             np.array(moves, int).reshape(-1, 4).T,
         )

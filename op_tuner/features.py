@@ -22,8 +22,8 @@ from functools import cached_property
 
 import numpy as np
 
-from .columns import Columns
-from .sketch import BUFFERS, KINDS, Sketch
+from .columns import Columns, Nest
+from .sketch import BUFFERS, KINDS, NESTS, Sketch
 
 FEATURES = 2
 """Version: features of different versions must not be mixed."""
@@ -69,29 +69,28 @@ NAMES = tuple(_names())
 def evaluate(sketches: Sequence[Sketch]) -> np.ndarray:
     """(sketches, len(NAMES)) float32."""
     columns = Columns(key for sk in sketches for key in sk)
-    values = columns.stack(sketches)
-    return rows(columns, values, columns.trees_of(values))
+    return rows(columns, columns.stack(sketches))[0]
 
 
-def rows(columns: Columns, values: np.ndarray, trees: np.ndarray) -> np.ndarray:
-    """(n, len(NAMES)) float32 of values as `Columns.stack` gives them, with `Columns.trees_of` them."""
-    found = np.zeros((len(trees), len(NAMES)), np.float32)
-    for at in range(0, len(found) if columns.nests else 0, CHUNK):
+def rows(columns: Columns, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n, len(NAMES)) float32 of values as `Columns.stack` gives them; and (NESTS, n) the places among
+    `Columns.names` of the nests that have features, -1 where there are fewer."""
+    n = values.shape[1]
+    found, nests = np.zeros((n, len(NAMES)), np.float32), np.full((NESTS, n), -1)
+    for at in range(0, n if columns.names else 0, CHUNK):
         part = slice(at, at + CHUNK)
-        found[part] = _Batch(columns, values[:, part], trees[part]).features().T
-    return found
+        batch = _Batch(columns, values[:, part])
+        found[part], nests[:, part] = batch.features().T, batch.heaviest
+    return found, nests
 
 
 class _Batch:
     """Programs side by side: the last axis of every array is theirs, so that numpy's loops are long."""
 
-    def __init__(self, columns: Columns, values: np.ndarray, tree: np.ndarray):
-        self.columns, self.values, self.tree = columns, values, tree
-        self.every = np.arange(len(tree))
-        none = np.full((1, len(tree)), np.nan)  # where a path has no loop
-        extent = np.concatenate([values[columns.extent], none])
-        self.extent = np.where(np.isnan(extent), 1, extent)  # (nodes + 1, n)
-        self.kind = np.concatenate([values[columns.kind], none])
+    def __init__(self, columns: Columns, values: np.ndarray):
+        self.columns, self.values = columns, values
+        self.every = np.arange(values.shape[1])
+        self.there = values[columns.of_nests["there"]] > 0  # (nests, n)
 
     def features(self) -> np.ndarray:
         """(len(NAMES), n) float32."""
@@ -103,59 +102,61 @@ class _Batch:
         parts = [_log(self._program(main)), *main.features(), shares[:1], both[0], shares[1:], both[1]]
         return np.concatenate(parts)
 
-    def leaf(self, what: str) -> np.ndarray:
-        """(leaves, n); 0 where there is nothing."""
-        return np.nan_to_num(self.values[self.columns.of_leaves[what]])
+    def nests(self, what: str) -> np.ndarray:
+        """(nests, n); 0 where there is nothing."""
+        return np.where(self.there, np.nan_to_num(self.values[self.columns.of_nests[what]]), 0)
 
-    def _of(self, numbers: np.ndarray, leaf: np.ndarray) -> np.ndarray:
-        return np.where(leaf >= 0, numbers[leaf, self.every], 0)
+    def _of(self, numbers: np.ndarray, nest: np.ndarray) -> np.ndarray:
+        return np.where(nest >= 0, numbers[nest, self.every], 0)
 
     @cached_property
     def runs(self) -> np.ndarray:
-        """(leaves, n) how often each nest is executed, a vector counting once."""
-        step = np.where(self.kind == KINDS.index("vector"), 1, self.extent)
-        found = np.ones((len(self.columns.leaves), len(self.every)))
-        for nodes in self.columns.paths[self.tree].T:
-            found *= step[nodes, self.every]
+        """(nests, n) how often each nest is executed, a vector counting once."""
+        columns, values = self.columns, self.values
+        vector = values[columns.kind] == KINDS.index("vector")
+        step = np.where(vector, 1, values[columns.extent])
+        found = np.ones((len(columns.nests), len(self.every)))
+        for own, nest in zip(found, columns.nests):
+            for factor in np.where(values[nest.around] > 0, step[nest.loops], 1):
+                own *= factor
         return found
 
     @cached_property
     def work(self) -> np.ndarray:
-        return self.runs * self.leaf("operations")
+        return self.runs * self.nests("operations")
 
     @cached_property
     def heaviest(self) -> list[np.ndarray]:
-        """The nests that have features, (n,) each: the most work first, among equals as in the text; -1 where
-        there are fewer."""
-        left, order = self.work.copy(), self.leaf("order")
+        """The nests that have features, (n,) each: the most work first; -1 where there are fewer."""
+        left = self.work.copy()
         found = []
-        for _ in SHOWN:
+        for _ in range(NESTS):
             most = left.max(axis=0)
-            leaf = np.argmin(np.where(left == most, order, np.inf), axis=0)
-            left[leaf, self.every] = 0
-            found.append(np.where(most > 0, leaf, -1))
+            nest = np.argmax(left, axis=0)
+            left[nest, self.every] = 0
+            found.append(np.where(most > 0, nest, -1))
         return found
 
     def _program(self, main: _Nest) -> np.ndarray:
-        nearest, zero = self.leaf("nearest"), np.zeros(len(self.every))
+        nearest, zero = self.nests("nearest"), np.zeros(len(self.every))
         nearest = np.min(np.where(nearest > 0, nearest, np.inf), axis=0, initial=np.inf)
         threads = self._one("threads")
         values = {
             "work": self.work.sum(axis=0),
-            "statements": self.leaf("stores").sum(axis=0),
-            "heaviest": self._of(self.work, main.leaf),
+            "statements": self.nests("stores").sum(axis=0),
+            "heaviest": self._of(self.work, main.nest),
             "steps": self._one("steps"),
             "tasks": main.tasks,
             "imbalance": np.ceil(main.tasks / threads) * threads / main.tasks,
-            "body": main.unrolled * self._of(self.leaf("operations"), main.leaf),
+            "body": main.unrolled * self._of(self.nests("operations"), main.nest),
             "registers": self._total("register"),
             "scratch": self._total("scratch"),
             "params": self._one("params"),
             "temps": self._one("temps"),
-            "prefetches": np.sum(self.leaf("prefetches") * self.runs, axis=0),
+            "prefetches": np.sum(self.nests("prefetches") * self.runs, axis=0),
             "nearest_prefetch": np.where(nearest < np.inf, nearest, zero),
-            "farthest_prefetch": self.leaf("farthest").max(axis=0),
-            "guards": np.sum(self.leaf("guarded") * self.runs, axis=0),
+            "farthest_prefetch": self.nests("farthest").max(axis=0),
+            "guards": np.sum(self.nests("guarded") * self.runs, axis=0),
         }
         return np.stack([values[name] for name in PROGRAM])
 
@@ -163,46 +164,56 @@ class _Batch:
         return self.values[self.columns.index[what,]]
 
     def _total(self, scope: str) -> np.ndarray:
-        return np.nansum(self.values[self.columns.scopes[scope]], axis=0)
+        return np.sum(self.values[self.columns.scopes[scope]], axis=0)
 
 
 class _Nest:
-    """Nests of programs: `leaf`, -1 for none, of the programs `at`. Loops are from the outside in."""
+    """Nests of programs: `nest`, -1 for none, of the programs `at`. Loops are from the outside in; where
+    there are fewer, the last have one iteration."""
 
-    def __init__(self, batch: _Batch, leaf: np.ndarray, at: np.ndarray, shown: _Shown):
-        self.leaf, self.shown, self.every = leaf, shown, np.arange(len(leaf))
-        columns, values, tree = batch.columns, batch.values, batch.tree[at]
-        paths = columns.paths[tree, leaf].T  # (loops, n)
-        paths = np.where(leaf >= 0, paths, len(columns.nodes))
-        self.extent = batch.extent[paths, at].astype(np.float32)
-        self.kind = batch.kind[paths, at]
+    def __init__(self, batch: _Batch, nest: np.ndarray, at: np.ndarray, shown: _Shown):
+        self.nest, self.shown, self.every = nest, shown, np.arange(len(nest))
+        columns = batch.columns
+        groups = [(columns.nests[k], np.flatnonzero(nest == k)) for k in np.unique(nest[nest >= 0])]
+        depth = max([1, *(len(own.loops) for own, _ in groups)])
+        shape = (shown.buffers, columns.dims, len(nest))
+        self.extent = np.ones((depth + 1, len(nest)), np.float32)  # the last: of what is not there
+        self.kind = np.full((depth + 1, len(nest)), -1)
+        self.moves = np.zeros((depth + 1, *shape), np.float32)  # (loops, buffers, dims, n)
+        self.limit, self.stride = np.ones(shape, np.float32), np.zeros(shape, np.float32)
+        self.itemsize = np.zeros((shown.buffers, len(nest)), np.float32)
+        for own, those in groups:
+            self._fill(columns, batch.values[:, at[those]], own, those)
+        self.extent, self.kind, self.moves = self.extent[:-1], self.kind[:-1], self.moves[:-1]
         self.present = self.extent > 1
+        dealt = np.arange(depth)[:, None] < batch.nests("dealt")[nest, at]
+        self.kind = np.where(self.present & dealt, KINDS.index("parallel"), self.kind)
         self.inside = _accumulate(np.multiply, self.extent[::-1])[::-1]
         self.outside = self.inside[0] / self.inside
-        depth, shape = len(paths), (shown.buffers, columns.dims, len(leaf))
-        moves = np.zeros((depth + 1, *shape), np.float32)
-        self.limit, self.stride = np.ones(shape, np.float32), np.zeros(shape, np.float32)
-        self.itemsize = np.zeros((shown.buffers, len(leaf)), np.float32)
-        for number in np.unique(leaf[leaf >= 0]):
-            access = columns.accesses[number]
-            those = np.flatnonzero(leaf == number)
-            own = at[those]
-            self.itemsize[:, those] = np.nan_to_num(values[access.itemsize[: shown.buffers, None], own])
-            limit = values[access.limit[: shown.buffers, :, None], own]
-            self.limit[:, :, those] = np.where(np.isnan(limit), 1, limit)
-            self.stride[:, :, those] = np.nan_to_num(values[access.stride[: shown.buffers, :, None], own])
-            buffer, dim, node, column = access.moves[:, access.moves[0] < shown.buffers]
-            loop = depth - 1 - columns.places[tree[those], number][:, node].T  # depth: it is not around
-            moved = np.nan_to_num(values[column[:, None], own])
-            moves[loop, buffer[:, None], dim[:, None], those] = moved
-        self.moves = moves[:depth]  # (loops, buffers, dims, n)
+
+    def _fill(self, columns: Columns, values: np.ndarray, own: Nest, those: np.ndarray) -> None:
+        """What `values` say of one nest."""
+        there = values[own.around] > 0
+        extent = np.where(there, values[columns.extent[own.loops]], 1)
+        above = values[own.above]  # (loops, loops, n)
+        above = np.where(own.turned[:, :, None], 1 - above, above)
+        depth = len(self.extent) - 1
+        place = np.sum((above > 0) & there[:, None], axis=0)
+        place = np.where(there, np.minimum(place, depth), depth)
+        self.extent[place, those] = extent
+        self.kind[place, those] = np.nan_to_num(values[columns.kind[own.loops]], nan=-1)
+        buffers = self.shown.buffers
+        self.itemsize[:, those] = np.nan_to_num(values[own.itemsize[:buffers]])
+        limit = values[own.limit[:buffers]]
+        self.limit[:, :, those] = np.where(np.isnan(limit), 1, limit)
+        self.stride[:, :, those] = np.nan_to_num(values[own.stride[:buffers]])
+        buffer, dim, loop, column = own.moves[:, own.moves[0] < buffers]
+        self.moves[place[loop], buffer[:, None], dim[:, None], those] = np.nan_to_num(values[column])
 
     @property
     def tasks(self) -> np.ndarray:
-        """Iterations of the parallel loops outside of all others."""
-        parallel = (self.kind == KINDS.index("parallel")) | ~self.present
-        leading = _accumulate(np.logical_and, parallel)
-        return np.prod(np.where(leading, self.extent, 1), axis=0)
+        """Iterations of the parallel loops, which are outside of all others."""
+        return np.prod(np.where(self.kind == KINDS.index("parallel"), self.extent, 1), axis=0)
 
     @property
     def unrolled(self) -> np.ndarray:
@@ -236,7 +247,7 @@ class _Nest:
             span += steps[at] * (self.extent[at] - 1)
             iterations *= np.where(depends[at], self.extent[at], 1)
             box = np.prod(np.minimum(np.floor(span), self.limit), axis=1)
-            found[:, at] = np.minimum(box, iterations)
+            found[:, at] = np.maximum(np.minimum(box, iterations), 1)
         return found
 
     def _relations(self, touched: np.ndarray, reuse: np.ndarray, outside: np.ndarray) -> list[np.ndarray]:

@@ -4,18 +4,22 @@ one for each that adds to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from ..compiler.kernel_task import KernelTask
 from ..compiler.lower.lower import scheduled
+from .bulk import Bulk
 from .features import evaluate
 from .model import CostModel
+from .numbered import Numbered
 from .sketch import Sketch, sketch
 from .space import Point, Space
 
 GROWTH = 1.25  # how much more there must be to learn from before the global model is fitted again
+LESSON, LESSONS = 24, 4  # points, and as many neighbours, that are lowered before others are told from them
+ENOUGH = 0.9  # share of the features of random points that are known for sure
 
 
 class Learner:
@@ -53,8 +57,11 @@ class TaskLearner:
     def __init__(self, learner: Learner, task: KernelTask):
         self.learner, self.task = learner, task
         self.times: dict[Point, float | None] = {}
-        self._rows: dict[Point, np.ndarray | None] = {}
+        self._rows: dict[Point, np.ndarray | None] = {}  # of lowered points; None if that fails
         self._model: CostModel | None = None
+        self._numbered: Numbered | None = None
+        self.bulk = Bulk()
+        self._fresh: list[tuple[Point, Sketch]] = []  # what `_bulk` has not been given yet
 
     def tell(self, point: Point, seconds: float | None) -> None:
         self.times[point] = seconds
@@ -62,31 +69,68 @@ class TaskLearner:
 
     def samples(self) -> list[tuple[np.ndarray, float | None]]:
         """(features, seconds) of what was measured and can be lowered."""
-        rows = self._find(list(self.times))
+        rows = self._lowered(list(self.times))
         return [(row, seconds) for row, seconds in zip(rows, self.times.values()) if row is not None]
 
     def ready(self) -> bool:
         return self._fitted().trained
 
     def scores(self, points: Sequence[Point]) -> np.ndarray:
-        rows = self._find(points)
+        """-inf for points that cannot be lowered. Others are, unless their features are known for sure."""
+        told = self._told(points)
+        rows = [told.get(p, row) for p, row in zip(points, self._lowered(points, but=told))]
         scores = np.full(len(points), -np.inf)
         known = {n: row for n, row in enumerate(rows) if row is not None}
         if known:
             scores[list(known)] = self._fitted().predict(np.stack(list(known.values())))
         return scores
 
+    def drafts(self, numbered: Numbered, rows: np.ndarray) -> np.ndarray:
+        """Scores from features that are put together from other programs'."""
+        if self._numbered is not numbered:
+            self._numbered, self.bulk = numbered, Bulk()
+            self._study(numbered)
+        return self._fitted().predict(self.bulk.rows(rows)[0])
+
     def _fitted(self) -> CostModel:
         if self._model is None:
             self._model = self.learner.local(self)
         return self._model
 
-    def _find(self, points: Sequence[Point]) -> list[np.ndarray | None]:
-        missing = [p for p in dict.fromkeys(points) if p not in self._rows]
-        sketches = [self._sketch(p) for p in missing]
-        rows = iter(evaluate([sk for sk in sketches if sk is not None]))
-        self._rows.update((p, None if sk is None else next(rows)) for p, sk in zip(missing, sketches))
-        return [self._rows[p] for p in points]
+    def _study(self, numbered: Numbered) -> None:
+        """Lowers points, random ones and their neighbours, until most others' features are known for sure."""
+        random = np.random.default_rng(self.learner.seed)
+        for _ in range(LESSONS):
+            rows = numbered.draw(LESSON, random)
+            rows = np.concatenate([rows, numbered.neighbours(rows, random)])
+            if len(self.bulk) and self.bulk.rows(rows)[1].mean() > ENOUGH:
+                break
+            self._lowered([point for point in numbered.points(rows) if point is not None])
+
+    def _told(self, points: Sequence[Point]) -> dict[Point, np.ndarray]:
+        """Rows that are sure without lowering."""
+        missing = [p for p in points if p not in self._rows]
+        if self._numbered is None or not missing:
+            return {}
+        numbers = self._numbered.rows(missing)
+        rows, sure = self.bulk.rows(np.maximum(numbers, 0))
+        sure &= (numbers >= 0).all(axis=1)
+        return {missing[n]: rows[n] for n in np.flatnonzero(sure)}
+
+    def _lowered(self, points: Sequence[Point], but: Collection[Point] = ()) -> list[np.ndarray | None]:
+        """Rows of features, but for some points; None for those and what cannot be lowered."""
+        missing = [p for p in dict.fromkeys(points) if p not in self._rows and p not in but]
+        sketches = {p: self._sketch(p) for p in missing}
+        found = {p: sk for p, sk in sketches.items() if sk is not None}
+        self._rows.update(dict.fromkeys(missing))
+        self._rows.update(zip(found, evaluate(list(found.values()))))
+        self._fresh += found.items()
+        if self._numbered is not None and self._fresh:
+            numbers = self._numbered.rows([p for p, _ in self._fresh])
+            kept = np.flatnonzero((numbers >= 0).all(axis=1))
+            self.bulk.add(numbers[kept], [self._fresh[n][1] for n in kept])
+            self._fresh = []
+        return [self._rows.get(p) for p in points]
 
     def _sketch(self, point: Point) -> Sketch | None:
         try:

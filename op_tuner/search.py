@@ -3,7 +3,8 @@
 random     every point of the space is as likely as its answers
 genetic    crosses and changes the fastest measured so far
 annealing  simulated annealing on a model of the costs, then a batch of high scores that differ from each
-           other (Chen et al. 2018, *Learning to Optimize Tensor Programs*, algorithm 1)
+           other (Chen et al. 2018, *Learning to Optimize Tensor Programs*, algorithm 1). The walk goes by
+           drafts, which are quick; the best of them are scored properly
 
 None of them proposes a point twice.
 """
@@ -13,18 +14,19 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
+from .numbered import Numbered
 from .space import TRIES, Point, Space
 
-CHAINS = 16
+CHAINS = 128
 STEPS = 500  # of every chain in a round, at most
 PATIENCE = 50  # steps without a better point
-SCORED = 12  # new points that a round may score for each that it proposes: each has to be lowered
+VERIFIED = 4  # times the batch: the best drafts, which are scored properly
 EPSILON = 0.05  # share of a batch that is random
-CHOICE = 4  # times the batch: the best scored, of which it is chosen
 DIVERSITY = 0.1  # standard deviations of the scores that a new answer to a question is worth
 POPULATION, MUTATED = 32, 0.5
 
@@ -47,6 +49,9 @@ class Scorer(Protocol):
 
     def scores(self, points: Sequence[Point]) -> np.ndarray:
         """Larger is faster; -inf for what cannot be built."""
+
+    def drafts(self, numbered: Numbered, rows: np.ndarray) -> np.ndarray:
+        """Scores of points, given as rows of small numbers, that may be off: a walk asks for thousands."""
 
 
 class Random:
@@ -104,60 +109,97 @@ class Annealing(Random):
         super().__init__(space, seed)
         self.scorer = scorer
         self.chains: list[Point] = []
-        self._lowered: set[Point] = set()
+        self.walked = 0  # different points that the last walk came to
+        self._random_rows = np.random.default_rng(seed)
+
+    @cached_property
+    def numbered(self) -> Numbered:
+        return Numbered(self.space)
 
     def propose(self, count: int) -> list[Point]:
         if not self.scorer.ready():
             return self._random(count, [])
         chance = sum(self.rng.random() < EPSILON for _ in range(count))
-        scores = {p: s for p, s in self._anneal(SCORED * count).items() if p not in self.times}
+        points = self._promising(VERIFIED * count)
+        scores = dict(zip(points, map(float, self.scorer.scores(points))))
         found = diverse(scores, count - chance)
         return [*found, *self._random(count - len(found), found)]
 
-    def _anneal(self, limit: int) -> dict[Point, float]:
-        """Scores of all points that the chains came to; about `limit` of them, at most, are new.
+    def _promising(self, count: int) -> list[Point]:
+        """The best drafts of a walk that have not been measured."""
+        rows, drafts = self._anneal()
+        self.walked = len(rows)
+        known = {row.tobytes() for row in self.numbered.rows(list(self.times))}
+        found: dict[Point, None] = {}
+        for n in np.argsort(-drafts, kind="stable"):
+            if len(found) == count or drafts[n] == -math.inf:
+                break
+            if rows[n].tobytes() not in known:
+                (point,) = self.numbered.points(rows[n : n + 1])
+                if point is not None:
+                    found[point] = None
+        return list(found)
+
+    def _anneal(self) -> tuple[np.ndarray, np.ndarray]:
+        """(n, knobs) all points that the chains came to, and (n,) their drafts.
 
         Temperature falls from one to zero; a worse point is taken with probability exp(change / temperature).
         """
-        self._start()
-        scores: dict[Point, float] = {}
-        self._score(self.chains, scores)
-        new, idle, best = 0, 0, max(scores.values())
+        drafts = _Drafts(self.scorer, self.numbered)
+        rows = self._start()
+        if not len(rows):
+            return rows, np.zeros(0)
+        now = drafts.of(rows)
+        best, idle = now.max(), 0
         for step in range(STEPS):
-            if new >= limit or idle >= PATIENCE:
+            if idle >= PATIENCE:
                 break
-            temperature = 1 - max(step / STEPS, new / limit)
-            moved = [self.space.neighbour(point, self.rng) for point in self.chains]
-            new += self._score(moved, scores)
-            for n, point in enumerate(moved):
-                change = scores[point] - scores[self.chains[n]]
-                if change >= 0 or self.rng.random() < math.exp(max(change / (temperature + 1e-5), -700)):
-                    self.chains[n] = point
-            top = max(scores.values())
-            idle = 0 if top > best else idle + 1
-            best = top
-        return scores
+            temperature = 1 - step / STEPS
+            moved = self.numbered.neighbours(rows, self._random_rows)
+            new = drafts.of(moved)
+            with np.errstate(invalid="ignore"):
+                change = np.where(new == now, 0, new - now)  # -inf where neither can be built
+            chance = np.exp(np.clip(change / (temperature + 1e-5), -700, 0))
+            taken = self._random_rows.random(len(rows)) < chance
+            rows, now = np.where(taken[:, None], moved, rows), np.where(taken, new, now)
+            idle = 0 if new.max() > best else idle + 1
+            best = max(best, new.max())
+        self.chains = [point for point in self.numbered.points(rows) if point is not None]
+        return drafts.everything()
 
-    def _start(self) -> None:
-        """Points of chance; in later rounds the fastest measured stands in the first chain."""
-        while len(self.chains) < CHAINS:
-            self.chains.append(self.space.draw(self.rng))
-        for _, point in self._fastest(1):
-            self.chains[0] = point
+    def _start(self) -> np.ndarray:
+        """Where chains stood; chance where there are none; the fastest measured stands in the first."""
+        fastest = [point for _, point in self._fastest(1)]
+        rows = self.numbered.rows([*fastest, *self.chains][:CHAINS])
+        rows = rows[(rows >= 0).all(axis=1)]
+        return np.concatenate([rows, self.numbered.draw(CHAINS - len(rows), self._random_rows)])
 
-    def _score(self, points: Sequence[Point], scores: dict[Point, float]) -> int:
-        """Adds what is missing; returns how many points were scored for the first time."""
-        missing = [p for p in dict.fromkeys(points) if p not in scores]
-        scores.update(zip(missing, map(float, self.scorer.scores(missing))))
-        new = [p for p in missing if p not in self._lowered]
-        self._lowered.update(new)
-        return len(new)
+
+class _Drafts:
+    """What a scorer says, asked once for every point."""
+
+    def __init__(self, scorer: Scorer, numbered: Numbered):
+        self._scorer, self._numbered = scorer, numbered
+        self._known: dict[bytes, float] = {}
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        keys = [row.tobytes() for row in rows]
+        missing = {key: n for n, key in enumerate(keys) if key not in self._known}
+        if missing:
+            found = self._scorer.drafts(self._numbered, rows[list(missing.values())])
+            self._known.update(zip(missing, found.tolist()))
+        return np.array([self._known[key] for key in keys])
+
+    def everything(self) -> tuple[np.ndarray, np.ndarray]:
+        """(n, knobs) rows and (n,) drafts."""
+        rows = np.frombuffer(b"".join(self._known), int).reshape(len(self._known), -1)
+        return rows, np.array(list(self._known.values()))
 
 
 def diverse(scores: dict[Point, float], count: int) -> list[Point]:
     """A batch out of the best, greedily by score and by how many answers it adds that no other one has."""
     finite = {p: s for p, s in scores.items() if s > -math.inf}
-    pool = sorted(finite, key=lambda p: -finite[p])[: CHOICE * count]
+    pool = sorted(finite, key=lambda p: -finite[p])[: VERIFIED * count]
     weight = DIVERSITY * float(np.std([finite[p] for p in pool])) if pool else 0.0
     covered: set[tuple[str, object]] = set()
     batch: list[Point] = []

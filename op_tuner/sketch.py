@@ -1,17 +1,17 @@
 """What a cost model needs to know of a scheduled loop program, taken apart into numbers.
 
-A *sketch* gives every number a key of its own: of each loop its iterations, its kind and the loop around it;
-of each nest what it stores, and how the indices of its heaviest statement depend on each loop. A number is
-local: it depends on few of the answers that made the program, and does not change when others do.
-
-Loops are told apart by their variables; where one occurs again, by its place among its equals.
+A *sketch* gives every number a key of its own: of each loop its iterations and its kind, of each pair of
+loops which is the outer one, of each nest what it stores and how the indices of its heaviest statement depend
+on each loop. A number is local: it depends on few of the answers that made the program.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations, takewhile
 
 import numpy as np
 
@@ -23,18 +23,21 @@ from ..compiler.ir.scalar import Binary, Const, Expr, Load, Select, Var
 
 BUFFERS, DIMS, NESTS = 5, 8, 3
 KINDS = ("serial", "parallel", "unroll", "vector")
-ROOT = ""  # the node of statements outside of all loops
+ROOT = ""  # the nest of statements outside of all loops
 
 Key = tuple[str | int, ...]
-Number = float | str
-"""Texts name nodes and kinds of loops."""
-Sketch = Mapping[Key, Number]
-"""Keys, where a node is the loop that immediately surrounds statements, and is then called a nest:
+Sketch = Mapping[Key, float]
+"""Keys, where a nest is what stands immediately in one loop:
 
-    (extent, node) (kind, node) (parent, node) (order, node)      of every loop; order: its place in the text
-    (stores, node) (operations, node) (guarded, node)             of the stores in it, counted once each
-    (prefetches, node) (nearest, node) (farthest, node)           how many, and bytes that they are ahead
-    (itemsize, node, b) (limit, node, b, dim) (stride, node, b, dim) (move, node, b, dim, loop)
+    (extent, loop)                  iterations
+    (kind, loop)                    of more than one: place in KINDS; parallel ones count as serial
+    (above, a, b)                   1 if a is around b, 0 if b is around a, for a < b around one nest
+    (there, nest)                   1
+    (around, nest, loop)            1 for every loop
+    (dealt, nest)                   how many of the outermost loops are parallel
+    (stores, nest) (operations, nest) (guarded, nest)            of the statements, counted once each
+    (prefetches, nest) (nearest, nest) (farthest, nest)          how many, and bytes that they are ahead
+    (itemsize, nest, b) (limit, nest, b, dim) (stride, nest, b, dim) (move, nest, b, dim, loop)
         of the heaviest nests: the buffers of their heaviest statement, what is stored first, then the
         largest; the values that an index may have, bytes from one to the next, how far it moves with a loop
     (register, buffer) (scratch, buffer) (params,) (temps,)       bytes
@@ -46,21 +49,28 @@ Sketch = Mapping[Key, Number]
 class _Node:
     """A loop, and what stands immediately in it."""
 
-    name: str
     var: str
     extent: int
     kind: str
     parent: _Node | None
-    order: int
+    name: str = ROOT
+    nest: str = ROOT  # the name of what stands immediately in it
+    inside: list[_Node] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     operations: list[int] = field(default_factory=list)  # of each store
     guarded: int = 0
     prefetches: list[Prefetch] = field(default_factory=list)
 
-    @property
+    @cached_property
     def loops(self) -> list[_Node]:
         """From the outside in."""
         return [] if self.parent is None else [*self.parent.loops, self]
+
+    def around(self) -> Iterator[_Node]:
+        """It, and the loops in it."""
+        yield self
+        for inner in self.inside:
+            yield from inner.around()
 
     @property
     def work(self) -> float:
@@ -76,7 +86,6 @@ class _Reader:
     ranges: dict[str, Range]
     nodes: list[_Node] = field(default_factory=list)
     allocated: list[Buffer] = field(default_factory=list)
-    seen: Counter[str] = field(default_factory=Counter)
 
     def read(self, body: Body, node: _Node, guarded: bool = False) -> None:
         for st in body:
@@ -104,21 +113,21 @@ class _Reader:
         if extent == 0:
             return
         self.ranges[st.var] = (first, max(first, last - 1))
-        name = f"{st.var}#{self.seen[st.var]}" if self.seen[st.var] else st.var
-        self.seen[st.var] += 1
         kind = st.kind if st.kind in KINDS else "parallel"
-        node = _Node(name, st.var, extent, kind, parent, len(self.nodes))
+        node = _Node(st.var, extent, kind, parent)
+        parent.inside.append(node)
         self.nodes.append(node)
         self.read(st.body, node, guarded)
 
 
 def sketch(program: Program, threads: int) -> Sketch:
     """Of a program as `lower.scheduled` gives it."""
-    root = _Node(ROOT, ROOT, 1, "serial", None, 0)
+    root = _Node(ROOT, 1, "serial", None)
     reader = _Reader({"worker": (0, threads - 1), "workers": (threads, threads)}, [root])
     reader.read(program.body, root)
+    _name(root, "", Counter())
     buffers = {b.name: b for b in (*program.params, *program.temps, *reader.allocated)}
-    numbers: dict[Key, Number] = {
+    numbers: dict[Key, float] = {
         ("steps",): len(program.body),
         ("threads",): threads,
         ("params",): sum(b.nbytes for b in program.params),
@@ -126,29 +135,74 @@ def sketch(program: Program, threads: int) -> Sketch:
     }
     for b in reader.allocated:
         if b.scope in ("register", "scratch"):
-            key = (b.scope, b.name)
-            numbers[key] = float(numbers.get(key, 0)) + b.nbytes
+            key = (b.scope, _stem(b.name))
+            numbers[key] = numbers.get(key, 0) + b.nbytes
     for node in reader.nodes:
-        numbers.update(_of_node(node, buffers))
-    nests = sorted((n for n in reader.nodes if n.stores), key=lambda n: -n.work)
+        numbers.update(_of_loop(node))
+        if node.stores or node.prefetches:
+            numbers.update(_of_nest(node, buffers))
+    nests = sorted((n for n in reader.nodes if n.stores), key=lambda n: (-n.work, n.nest))
     for nest in nests[:NESTS]:
-        numbers.update(_of_nest(nest, buffers))
+        numbers.update(_of_accesses(nest, buffers))
     return numbers
 
 
-def _of_node(node: _Node, buffers: dict[str, Buffer]) -> dict[Key, Number]:
-    name = node.name
-    found: dict[Key, Number] = {("extent", name): node.extent, ("kind", name): node.kind}
-    found["order", name] = node.order
-    if node.parent is not None:
-        found["parent", name] = node.parent.name
-    if node.stores:
-        found["stores", name] = len(node.stores)
-        found["operations", name] = sum(node.operations)
-        found["guarded", name] = node.guarded
-    if node.prefetches:
-        ahead = [d for st in node.prefetches if (d := _distance(st, buffers)) > 0]
-        found["prefetches", name] = len(node.prefetches)
+def _name(node: _Node, branch: str, seen: Counter[str]) -> None:
+    """Gives loops and nests names that other parts of the program have no influence on.
+
+    A loop is named after its variable and what the only nest in it does, a nest after what it does. `branch`
+    says which one of equal loops they stand in.
+    """
+    equals: Counter[str] = Counter()
+    for inner in node.inside:
+        nests = [nest for nest in inner.around() if nest.stores]
+        name = f"{inner.var} {_does(nests[0])}" if len(nests) == 1 else inner.var
+        path = f"{branch}{equals[name]}/{inner.var}/" if equals[name] else branch
+        equals[name] += 1
+        inner.name = _once(path + name, seen)
+        if inner.stores or inner.prefetches:
+            inner.nest = _once(path + _does(inner), seen)
+        _name(inner, path, seen)
+
+
+def _once(name: str, seen: Counter[str]) -> str:
+    seen[name] += 1
+    return f"{name}#{seen[name]}" if seen[name] > 1 else name
+
+
+def _does(nest: _Node) -> str:
+    """What a nest writes, reads and prefetches."""
+    stored = {_stem(st.buffer) for st in nest.stores}
+    loaded = {_stem(ld.tensor) for st in nest.stores for ld in s.loads(st.value)}
+    ahead = {_stem(st.buffer) for st in nest.prefetches} if not nest.stores else set()
+    return "=".join(",".join(sorted(names)) for names in (stored, loaded, ahead) if names)
+
+
+def _stem(buffer: str) -> str:
+    """The name without the number that tells it from its equals."""
+    return buffer.rstrip("0123456789")
+
+
+def _of_loop(node: _Node) -> dict[Key, float]:
+    found: dict[Key, float] = {("extent", node.name): node.extent}
+    if node.extent > 1:
+        found["kind", node.name] = KINDS.index(node.kind if node.kind != "parallel" else "serial")
+    return found
+
+
+def _of_nest(nest: _Node, buffers: dict[str, Buffer]) -> dict[Key, float]:
+    name = nest.nest
+    found: dict[Key, float] = {("there", name): 1}
+    found.update((("around", name, lp.name), 1) for lp in nest.loops)
+    for outer, inner in combinations([lp.name for lp in nest.loops], 2):
+        found["above", min(outer, inner), max(outer, inner)] = outer < inner
+    found["dealt", name] = len(list(takewhile(lambda lp: lp.kind == "parallel", nest.loops)))
+    found["stores", name] = len(nest.stores)
+    found["operations", name] = sum(nest.operations)
+    found["guarded", name] = nest.guarded
+    found["prefetches", name] = len(nest.prefetches)
+    if nest.prefetches:
+        ahead = [d for st in nest.prefetches if (d := _distance(st, buffers)) > 0]
         found["nearest", name] = min(ahead, default=0)
         found["farthest", name] = max(ahead, default=0)
     return found
@@ -173,21 +227,21 @@ def _distance(st: Prefetch, buffers: dict[str, Buffer]) -> float:
     return abs(sum(offsets)) * buffer.dtype.bytes
 
 
-def _of_nest(nest: _Node, buffers: dict[str, Buffer]) -> dict[Key, Number]:
+def _of_accesses(nest: _Node, buffers: dict[str, Buffer]) -> dict[Key, float]:
     main = nest.stores[int(np.argmax(nest.operations))]
     stored = Load(main.buffer, main.index, buffers[main.buffer].dtype)
     loads = dict.fromkeys(s.loads(main.value))
     rest = [ld for ld in loads if (ld.tensor, ld.index) != (stored.tensor, stored.index)]
     rest.sort(key=lambda ld: -buffers[ld.tensor].nbytes)
     nodes = {lp.var: lp.name for lp in nest.loops}
-    found: dict[Key, Number] = {}
+    found: dict[Key, float] = {}
     for b, access in enumerate([stored, *rest][:BUFFERS]):
-        found.update(_of_access((nest.name, b), access, buffers[access.tensor], nodes))
+        found.update(_of_access((nest.nest, b), access, buffers[access.tensor], nodes))
     return found
 
 
-def _of_access(where: Key, access: Load, buffer: Buffer, nodes: dict[str, str]) -> dict[Key, Number]:
-    found: dict[Key, Number] = {("itemsize", *where): buffer.dtype.bytes}
+def _of_access(where: Key, access: Load, buffer: Buffer, nodes: dict[str, str]) -> dict[Key, float]:
+    found: dict[Key, float] = {("itemsize", *where): buffer.dtype.bytes}
     dims = list(zip(access.index, buffer.shape, buffer.strides))[-DIMS:]
     for d, (index, extent, stride) in enumerate(dims):
         moves, values = _moves(index)

@@ -55,6 +55,28 @@ class Space:
         mixed = {k: (mother if rng.random() < 0.5 else father).get(k) for k in knobs}
         return self._answer({k: v for k, v in mixed.items() if v is not None}, rng)
 
+    def ask(
+        self, wanted: Mapping[str, object], rng: random.Random
+    ) -> tuple[Point, list[tuple[object, ...]], bool]:
+        """The wanted answers where they are offered, random ones elsewhere; what was offered with each; and
+        whether the template took them. If not, they end with the question before it refused."""
+        config = _Drawn(wanted, rng)
+        try:
+            self._params(self.task, config)
+        except RejectedConfig:
+            return _point(config.chosen.items()), config.offered, False
+        return _point(config.chosen.items()), config.offered, True
+
+    def point(self, answers: Mapping[str, object]) -> Point | None:
+        """The point with just these answers, in the order of the questions; None if there is none."""
+        config = RecordedConfig(answers)
+        try:
+            self._params(self.task, config)
+        except RejectedConfig:
+            return None
+        point = _point(config.chosen.items())
+        return point if dict(point) == answers else None
+
     def size(self, samples: int = 100, seed: int = 0) -> float:
         """How many points there are, about: the mean product of the numbers of options on random ways down.
 
@@ -93,9 +115,11 @@ class _Drawn(DefaultConfig):
     def __init__(self, wanted: Mapping[str, object], rng: random.Random):
         super().__init__()
         self.wanted, self.rng, self.ways = wanted, rng, 1.0
+        self._options: list[Sequence[object]] = []
 
     def choose(self, knob: str, options: Sequence[T], default: T) -> T:
         self.ways *= len(options)
+        self._options.append(options)
         answer = None
         if knob in self.wanted:
             answer = next((o for o in options if plain(o) == self.wanted[knob]), None)
@@ -103,6 +127,10 @@ class _Drawn(DefaultConfig):
             answer = options[self.rng.randrange(len(options))]
         self.chosen[knob] = answer
         return answer
+
+    @property
+    def offered(self) -> list[tuple[object, ...]]:
+        return [tuple(map(plain, options)) for options in self._options]
 
 
 def _point(answers: Iterable[tuple[str, object]]) -> Point:
