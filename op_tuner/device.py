@@ -91,7 +91,7 @@ class Server:
         return answer
 
     def close(self) -> None:
-        os.kill(self.pid, signal.SIGTERM)
+        os.kill(self.pid, signal.SIGKILL)  # any other signal is lost if the new process has not got so far
         os.waitpid(self.pid, 0)
 
 
