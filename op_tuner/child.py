@@ -14,11 +14,13 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from .cores import pin
 
@@ -58,17 +60,28 @@ class Child:
         self._stream, stream = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                os.close(self._stream)
-                gc.disable()  # what the parent has would be copied page by page
-                _silence()
-                _confine(parent, memory, cpus)
-                act(lambda message: _send(stream, message))
-            finally:
-                os._exit(0)
-        os.close(stream)
+        try:
+            with _interrupts_later():
+                self._pid = os.fork()
+                if self._pid == 0:
+                    self._live(parent, act, stream, memory, cpus)
+        except KeyboardInterrupt:
+            self.end()
+            raise
+        finally:
+            os.close(stream)
+
+    def _live(
+        self, parent: int, act: Callable[[Send], None], stream: int, memory: int, cpus: Collection[int]
+    ) -> NoReturn:
+        try:
+            os.close(self._stream)
+            gc.disable()  # what the parent has would be copied page by page
+            _silence()
+            _confine(parent, memory, cpus)
+            act(lambda message: _send(stream, message))
+        finally:
+            os._exit(0)
 
     def over(self) -> bool:
         """Whether it ended, or its time is over; takes what it has sent.
@@ -114,6 +127,23 @@ class Child:
     def wait(children: Sequence[Child]) -> None:
         """Until one of them says something or ends, or a tenth of a second is over."""
         select.select([c._stream for c in children if not c._ended], [], [], _LISTEN)
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C counts from the end on: what Python calls around a fork loses any exception."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *given: came.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        before(*came[0])
 
 
 def memory_limit() -> int:

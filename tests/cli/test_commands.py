@@ -11,6 +11,7 @@ import onnx
 import pytest
 from burnish import InferenceSession, InputError, load
 from burnish.commands import run as run_command
+from burnish.op_tuner.records import read
 
 
 def test_compile_then_run_with_files(burnish, two_layers, tmp_path):
@@ -135,13 +136,15 @@ def test_records_are_carried_from_file_to_file(burnish, error, tmp_path):
     mine, other, best = (tmp_path / f"{name}.jsonl" for name in ("mine", "other", "best"))
     options = ["--threads", "1", "-o", tmp_path / "m.so", "--measure", "--records"]
     burnish("compile", "digits", *options, mine)
-    tasks = len(mine.read_text().splitlines())
-    assert f"{tasks} measurements of {tasks} tasks" in burnish("records", "list", "--records", mine).stdout
+    measured = len(mine.read_text().splitlines())  # what was disturbed, twice
+    tasks = len({record.task for record in read(mine)[0]})
+    listed = burnish("records", "list", "--records", mine).stdout
+    assert f"{measured} measurements of {tasks} tasks" in listed and 3 < tasks <= measured
     assert len(burnish("records", "top", "-n", "3", "--records", mine).stdout.splitlines()) == 3
-    assert f"{tasks} added" in burnish("records", "merge", other, mine).stdout
+    assert f"{measured} added" in burnish("records", "merge", other, mine).stdout
     assert "0 added" in burnish("records", "import", mine, "--records", other).stdout
     assert f"{tasks} records" in burnish("records", "export", best, "--records", other).stdout
-    assert sorted(best.read_text().splitlines()) == sorted(mine.read_text().splitlines())
+    assert set(best.read_text().splitlines()) <= set(mine.read_text().splitlines())
     assert "exists; expected a new file" in error("records", "export", best, "--records", other)
     assert "there is no file" in error("records", "top", "--records", tmp_path / "none.jsonl")
     assert burnish("records", "path").stdout.strip().endswith("records.jsonl")

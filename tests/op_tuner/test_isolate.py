@@ -13,6 +13,7 @@ from burnish.compiler.ir.scalar import Load, Var, const
 from burnish.compiler.ir.types import F32
 from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
 from burnish.compiler.ops.sorting import TopK
+from burnish.op_tuner.child import Child
 from burnish.op_tuner.isolate import measure_isolated
 
 from .tasks import Doing, double, hang, hoard, leave, op_task
@@ -104,3 +105,16 @@ def alive(pid: int) -> bool:
             return f.read().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_an_interrupt_while_forking():
+    """It is neither lost, as in what Python calls around a fork, nor does the child stay."""
+    interrupt = [True]
+    os.register_at_fork(before=lambda: interrupt and os.kill(os.getpid(), interrupt.pop() * signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Child(lambda send: time.sleep(60), seconds=60, memory=1 << 30)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not interrupt
