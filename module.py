@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy as np
 
 from .compiler.build_kernel import Kernel
 from .compiler.codegen.llvm import LoadedCode
-from .compiler.ir.plan import Plan, encode
-from .compiler.target import host_threads
+from .compiler.ir.plan import Copy, Plan, PlanIO, Step, encode
+from .compiler.target import Target, host_threads, runs_here
 from .errors import InputError
 from .graph_passes.make_plan import Packed
 from .runtime import binding
 from .runtime.build import link_module
+from .runtime.emulated import EmulatedModule
 
 
 class Module:
@@ -27,15 +29,15 @@ class Module:
 
     def __init__(
         self,
-        runner: binding.Module,
+        runner: binding.Module | EmulatedModule,
         threads: int | None = None,
-        packed: Packed | None = None,
-        kernels: Sequence[Kernel] = (),
+        link: Callable[[Path, str], None] | None = None,
+        plan: Plan | None = None,
         operations: Mapping[str, int] | None = None,
     ):
         self._runner = runner
-        self._packed = packed
-        self._kernels = kernels
+        self._link = link
+        self.plan = plan
         self.operations = dict(operations or {})
         self.threads = binding.thread_count(threads) or host_threads()
 
@@ -50,16 +52,32 @@ class Module:
         return self.threads if threads is None else threads
 
     @staticmethod
-    def from_code(
+    def from_kernels(
         packed: Packed,
-        code: LoadedCode,
         kernels: Sequence[Kernel],
+        target: Target,
         threads: int | None,
         operations: Mapping[str, int] | None = None,
     ) -> Module:
-        addresses = [code.address(symbol) for symbol in packed.plan.kernels]
-        runner = binding.module_from_memory(encode(packed.plan), addresses, packed.weights, code)
-        return Module(runner, threads, packed, kernels, operations)
+        """Runs in this process; under an emulator, if there is one, where the target is another machine."""
+        plan, objects = packed.plan, [k.object for k in kernels]
+        encoded = encode(plan)
+
+        def link(out: Path, kind: str) -> None:
+            link_module(objects, encoded, packed.weights.data, plan.kernels, out, kind, target.arch)
+
+        runner: binding.Module | EmulatedModule
+        if runs_here(target):
+            code = LoadedCode(objects, target)
+            addresses = [code.address(symbol) for symbol in plan.kernels]
+            runner = binding.module_from_memory(encoded, addresses, packed.weights, code)
+        else:
+            runner = EmulatedModule(
+                *(plan.name, target.arch, target.cpu),
+                *([_tensor(io) for io in plan.inputs], [_tensor(io) for io in plan.outputs]),
+                *([_step(step) for step in plan.steps], partial(link, kind="program")),
+            )
+        return Module(runner, threads, link, plan, operations)
 
     @property
     def inputs(self) -> Any:
@@ -75,9 +93,9 @@ class Module:
         return self._runner.steps
 
     @property
-    def plan(self) -> Plan | None:
-        """What runs, step by step; None for a module loaded from a file."""
-        return self._packed.plan if self._packed else None
+    def emulated(self) -> bool:
+        """Whether runs need an emulator, since the target is not this machine."""
+        return isinstance(self._runner, EmulatedModule)
 
     def run(self, feeds: Mapping[str, Any], threads: int | None = None) -> dict[str, np.ndarray]:
         """Outputs by name, for arrays (numpy or DLPack) by input name. InputError says what was expected."""
@@ -94,15 +112,21 @@ class Module:
     def save(self, path: str | Path) -> None:
         """Writes the module: `.so` (one loadable file) or `.a` (an archive, with a header beside it)."""
         out = binding.file_path(path)
-        if self._packed is None:
+        if self._link is None:
             raise InputError(f"{out}: a module loaded from a file cannot be saved again; copy the file")
         if out.suffix not in (".so", ".a"):
             raise InputError(f"{out}: a module's name ends in .so or .a")
-        objects = [k.object for k in self._kernels]
-        weights = self._packed.weights.data
-        link_module(
-            objects, encode(self._packed.plan), weights, list(self._packed.plan.kernels), out, out.suffix[1:]
-        )
+        self._link(out, out.suffix[1:])
+
+
+def _tensor(io: PlanIO) -> binding.TensorInfo:
+    return binding.TensorInfo(io.name, io.type.dtype.numpy, io.type.dtype.name, io.type.dims, io.type.nbytes)
+
+
+def _step(step: Step) -> binding.StepInfo:
+    if isinstance(step, Copy):
+        return binding.StepInfo("copy", step.node, 1, 0, 2 * step.source.nbytes, False)
+    return binding.StepInfo(step.kernel, step.node, step.tasks, step.flops, step.bytes, step.gang)
 
 
 def load(path: str | Path, threads: int | None = None, verify_digest: bool = False) -> Module:

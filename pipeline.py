@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .compiler.codegen.llvm import LoadedCode
 from .compiler.ir.graph import Graph
 from .compiler.kernel_task import Config, KernelTask
-from .compiler.target import Target, get_target, host, host_threads
+from .compiler.target import Target, get_target, host_threads, runs_here
 from .debug import Log
 from .errors import InfeasibleError, InputError
 from .frontends.onnx.importer import import_onnx
@@ -96,8 +95,7 @@ def compile(
         raise InfeasibleError(f"the chosen configs need {needs} bytes, the memory limit is {memory_limit}")
     log.plan(packed.plan)
     different = list({k.name: k for k in kernels.values()}.values())
-    code = LoadedCode([k.object for k in different], machine)
-    return Module.from_code(packed, code, different, workers, _operations(tasks.values()))
+    return Module.from_kernels(packed, different, machine, workers, _operations(tasks.values()))
 
 
 def kernel_tasks(graph: Graph, target: Target, threads: int) -> dict[int, KernelTask]:
@@ -174,7 +172,7 @@ def price(
 
     What they do not say is measured on this machine, once, and remembered; or else predicted.
     """
-    if measure and not set(target.features) <= set(host().features):
+    if measure and not runs_here(target):
         raise InputError(
             f"target {target.name} does not run on this machine, so nothing can be measured for it"
         )

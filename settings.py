@@ -48,8 +48,18 @@ DEBUG = Knob(
 CC = Knob(
     "CC", "the first of cc, gcc, clang, ziglang", "the C compiler that builds the runtime and links modules"
 )
+CROSS_CC = Knob(
+    "BURNISH_CROSS_CC",
+    "the first of ARCH-linux-gnu-gcc, ziglang",
+    "the same for targets of another architecture",
+)
+EMULATOR = Knob(
+    "BURNISH_EMULATOR",
+    "qemu-ARCH-static or qemu-ARCH, with the target's CPU",
+    "the command that runs programs for CPUs that this machine is not",
+)
 
-KNOBS = (CACHE_DIR, DEBUG, CC)
+KNOBS = (CACHE_DIR, DEBUG, CC, CROSS_CC, EMULATOR)
 
 
 def cache_dir() -> Path:

@@ -43,6 +43,7 @@ def command(source, model, against, layerwise, threads, random_weights, shapes, 
     """Compare the outputs of a module (.so) or a model with those of another implementation.
 
     Also runs with each number of threads, and saves, loads and runs again, which must give the same bits.
+    Code for another machine (--target) runs under an emulator: `burnish settings` says which.
     Exit code 1 if any value is off by more than 1e-4 of its tensor's largest; by more than 1e-9 in f64,
     1e-2 in f16 and 5e-2 in bf16, which others round after every operator; at all in integers and bools.
     """
@@ -123,6 +124,9 @@ def _check_model(
         expected = oracle(proto, feeds)
     expected = {name: expected[name] for name in names}
     checks += check_threads(module, feeds, expected, threads)
+    if module.emulated:
+        click.echo("run under an emulator; not loaded from a file, which only the target can")
+        return checks
     return [*checks, check_saved(module, feeds, threads[0])]
 
 

@@ -29,6 +29,12 @@ class Target:
     l2: int = 512 * KIB
     l3: int = 16 * MIB
     kind: str = "cpu"
+    multiply_adds: float = 2.0  # of whole vectors that a core starts in a cycle
+
+    @property
+    def arch(self) -> str:
+        """x86_64, aarch64, …"""
+        return self.triple.partition("-")[0]
 
     def lanes(self, bytes: int) -> int:
         """Elements of this size in one vector register."""
@@ -36,7 +42,12 @@ class Target:
 
     @property
     def has_fma(self) -> bool:
-        return "fma" in self.features
+        return "fma" in self.features or self.arch == "aarch64"
+
+    @property
+    def multiplies_by_lane(self) -> bool:
+        """Whether a multiply-add takes one lane of a vector as its factor, and no element of memory."""
+        return self.arch == "aarch64"
 
     @property
     def llvm_features(self) -> str:
@@ -55,12 +66,28 @@ _V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16")
 _V3 = (*_V2, "avx", "avx2", "fma", "bmi", "bmi2", "f16c", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
+_ARM = "aarch64-unknown-linux-gnu"
+_ARMV8 = ("fp-armv8", "neon")
+_ARMV82 = (*_ARMV8, "crc", "lse", "rdm", "dotprod", "fullfp16")
+
+
+def _arm(
+    cpu: str, features: tuple[str, ...], l1: int, l2: int, l3: int = 0, multiply_adds: float = 2.0
+) -> Target:
+    """Caches as in common chips: the last one is l3, also where it is the second."""
+    return Target(cpu, _ARM, cpu, features, 128, 32, l1, l2, l3 or l2, multiply_adds=multiply_adds)
+
+
 TARGETS: dict[str, Target] = {
     t.name: t
     for t in (
         Target("x86-64", _X86, "x86-64-v2", _V2, 128, 16),
         Target("x86-64-v3", _X86, "x86-64-v3", _V3, 256, 16),
         Target("x86-64-v4", _X86, "x86-64-v4", _V4, 512, 32, 32 * KIB, 1 * MIB, 32 * MIB),
+        _arm("cortex-a53", _ARMV8, 32 * KIB, 512 * KIB, multiply_adds=0.5),
+        _arm("cortex-a72", _ARMV8, 32 * KIB, 1 * MIB, multiply_adds=1.0),
+        _arm("cortex-a76", _ARMV82, 64 * KIB, 512 * KIB, 2 * MIB),
+        _arm("neoverse-n1", _ARMV82, 64 * KIB, 1 * MIB, 32 * MIB),
     )
 }
 """The targets that can be named; `host` is the best of them with this machine's caches."""
@@ -80,15 +107,28 @@ def get_target(name: str | Target) -> Target:
 @lru_cache(maxsize=1)
 def host() -> Target:
     """The widest known target that this CPU runs, with its own scheduling model and cache sizes."""
-    present = {name for name, on in llvm.get_host_cpu_features().items() if on}
-    fitting = [t for t in TARGETS.values() if set(t.features) <= present]
+    fitting = [t for t in TARGETS.values() if runs_here(t)]
     if not fitting:
         raise InputError(
-            "this CPU lacks SSE4.2: Burnish has no target for it; compile with --target for another machine"
+            "this CPU lacks SSE4.2 or NEON: Burnish has no target for it; "
+            "compile with --target for another machine"
         )
-    best = max(fitting, key=lambda t: t.vector_bits)
+    best = max(fitting, key=lambda t: (t.vector_bits, len(t.features)))
     caches: dict[str, Any] = {f"l{level}": size for level, size in _caches().items()}
     return replace(best, name="host", cpu=llvm.get_host_cpu_name(), **caches)
+
+
+def runs_here(target: Target) -> bool:
+    """Whether this machine's CPU executes the target's code."""
+    arch, present = _this_cpu()
+    return target.arch == arch and set(target.features) <= present
+
+
+@lru_cache(maxsize=1)
+def _this_cpu() -> tuple[str, frozenset[str]]:
+    """Architecture and features, as LLVM calls them."""
+    features = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+    return llvm.get_process_triple().partition("-")[0], features
 
 
 def _caches() -> dict[int, int]:

@@ -247,7 +247,8 @@ class Records:
             self._by_work.setdefault(work_of(record.key), []).append(record)
         self._without_work = []
         same = self._by_work.get(work_of(task.key), ())
-        return [r for r in same if _vector_bits(r) == task.target.vector_bits]
+        target = task.target
+        return [r for r in same if _vectors(r) == (target.arch, target.vector_bits)]
 
     def nearest(self, task: KernelTask, hardware: Hardware | None = None) -> Record | None:
         """The fastest on the most similar machine that has a record of the work: a prior, no measurement."""
@@ -279,13 +280,15 @@ def work_of(key: str) -> str:
     return " ".join((*parts[:2], *parts[3:]))
 
 
-def _vector_bits(record: Record) -> int:
-    """Of the target: as its name says, or for `host` as the machine has them."""
+def _vectors(record: Record) -> tuple[str, int]:
+    """Architecture and vector bits of the target: as its name says, or for `host` as the machine has them."""
     target = TARGETS.get(record.target.partition("/")[0])
     if target is not None:
-        return target.vector_bits
+        return target.arch, target.vector_bits
     isa = record.hardware.isa
-    return 512 if "avx512f" in isa else 256 if "avx2" in isa else 128
+    if "neon" in isa:
+        return "aarch64", 128
+    return "x86_64", 512 if "avx512f" in isa else 256 if "avx2" in isa else 128
 
 
 def fastest_nearby(worked: Sequence[Record]) -> Record:

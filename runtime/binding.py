@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import byref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import ml_dtypes
 import numpy as np
@@ -105,8 +105,13 @@ def file_path(path: Any) -> Path:
     return result
 
 
-def _raise(error: capi.Error, code: int) -> None:
-    message = error.message.decode("utf-8", "replace") or f"the runtime failed with code {code}"
+def _raise(error: capi.Error, code: int) -> NoReturn:
+    raise_code(code, error.message.decode("utf-8", "replace"))
+
+
+def raise_code(code: int, message: str) -> NoReturn:
+    """The exception for a status of the runtime."""
+    message = message or f"the runtime failed with code {code}"
     if code > 0 or code in (capi.NO_MEMORY, capi.NO_THREAD):
         raise RunError(message)
     raise InternalError(message) if code == capi.BAD_PLAN else InputError(message)
@@ -116,7 +121,7 @@ def _pointer(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _as_array(kind: str, info: TensorInfo, value: Any) -> np.ndarray:
+def as_array(kind: str, info: TensorInfo, value: Any) -> np.ndarray:
     """A contiguous array of exactly the expected type; copies only what is not contiguous or not aligned."""
     if not isinstance(value, np.ndarray):
         if isinstance(value, np.generic):
@@ -138,6 +143,22 @@ def _as_array(kind: str, info: TensorInfo, value: Any) -> np.ndarray:
             )
         value = np.require(value, requirements=["C", "A"])
     return value
+
+
+def check_names(module: str, inputs: Sequence[TensorInfo], feeds: Mapping[str, Any]) -> None:
+    """InputError unless there is a value for every input, and for nothing else."""
+    expected = ", ".join(map(str, inputs)) or "no inputs"
+    if not isinstance(feeds, Mapping):
+        raise InputError(
+            f"{module}: expected a dict of arrays by name, {expected}; found {type(feeds).__name__}"
+        )
+    names = [info.name for info in inputs]
+    if feeds.keys() != set(names):
+        missing = [n for n in names if n not in feeds]
+        unknown = [str(n) for n in feeds if n not in names]
+        found = [f"missing {', '.join(missing)}"] * bool(missing)
+        found += [f"unknown {', '.join(unknown)}"] * bool(unknown)
+        raise InputError(f"{module}: {' and '.join(found)}; expected {expected}")
 
 
 def _destroy_context(destroy: Any, handle: Any, needed: Any) -> None:
@@ -202,7 +223,7 @@ class Context:
             self._check(call(self._handle, index, None, 0))
             self._keep.pop((kind, name), None)
             return
-        held = _as_array(kind, info, array)
+        held = as_array(kind, info, array)
         self._check(call(self._handle, index, _pointer(held), info.nbytes))
         self._keep[kind, name] = held
 
@@ -305,19 +326,7 @@ class Module:
 
     def _bound(self, context: Context, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Binds every input, and a new array for every output; the outputs."""
-        if not isinstance(feeds, Mapping):
-            expected = ", ".join(map(str, self.inputs)) or "no inputs"
-            raise InputError(
-                f"{self.name}: expected a dict of arrays by name, {expected}; found {type(feeds).__name__}"
-            )
-        if feeds.keys() != self._inputs.keys():
-            missing = [n for n in self._inputs if n not in feeds]
-            unknown = [str(n) for n in feeds if n not in self._inputs]
-            found = [f"missing {', '.join(missing)}"] * bool(missing) + [
-                f"unknown {', '.join(unknown)}"
-            ] * bool(unknown)
-            expected = ", ".join(map(str, self.inputs)) or "no inputs"
-            raise InputError(f"{self.name}: {' and '.join(found)}; expected {expected}")
+        check_names(self.name, self.inputs, feeds)
         for name, value in feeds.items():
             if value is None:
                 raise InputError(f"input {name!r}: expected {self._inputs[name][1]}, found None")

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import importlib.util
 import mmap
 import os
 import re
-import shlex
 import shutil
 import struct
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,23 +25,18 @@ from filelock import FileLock
 
 from ..errors import InputError, InternalError, ToolError, UnsupportedError
 from ..settings import cache_dir
+from .toolchain import HERE as THIS_ARCH
+from .toolchain import Compiler, archive_tools, find_compiler
 
 HERE = Path(__file__).parent
 CORE = ("plan", "pool", "executor", "context", "prepare", "module")  # in every module
 LIBRARY_ONLY = ("memory", "open")  # also in the library of this package
+KINDS = ("so", "a", "program")
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fno-ident", "-ffunction-sections")
 _PLAN_HEADER = struct.Struct("<8sII5Q12I")
 _TRAILER = struct.Struct("<32s392s48sIIQQ")
 _MODULE_VERSION = 1
 _MOST_WEIGHTS = 1900 << 20  # code and data of a module lie within 2 GiB of each other
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A C compiler that also links: its command and what it calls itself."""
-
-    command: tuple[str, ...]
-    version: str
 
 
 def include_dir() -> Path:
@@ -71,32 +62,6 @@ def _run(command: Sequence[str], cwd: Path, what: str) -> None:
         errors = [line for line in lines if "error" in line.lower() or "undefined" in line] or lines
         detail = (errors or [f"exit code {done.returncode}"])[0].strip()
         raise ToolError(f"{what}: {Path(command[0]).name} failed: {detail}")
-
-
-@lru_cache(maxsize=8)
-def _identify(command: tuple[str, ...]) -> str | None:
-    try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def find_compiler() -> Compiler:
-    """$CC, cc, gcc, clang, or the ziglang package, whichever answers first; ToolError if none does."""
-    candidates = [tuple(shlex.split(os.environ["CC"]))] if os.environ.get("CC") else []
-    candidates += [("cc",), ("gcc",), ("clang",)] if not candidates else []
-    if not os.environ.get("CC") and importlib.util.find_spec("ziglang"):
-        candidates.append((sys.executable, "-m", "ziglang", "cc"))
-    for command in candidates:
-        version = _identify(command)
-        if version:
-            return Compiler(command, version)
-    if os.environ.get("CC"):
-        raise ToolError(
-            f"the C compiler {os.environ['CC']!r} of the variable CC does not run; correct or unset CC"
-        )
-    raise ToolError("no C compiler found; install gcc or clang, or run: pip install ziglang")
 
 
 def _key(compiler: Compiler) -> str:
@@ -174,9 +139,9 @@ def runtime_library() -> Path:
     return _built(find_compiler()) / "libburnish.so"
 
 
-def runtime_objects() -> list[Path]:
+def runtime_objects(compiler: Compiler | None = None) -> list[Path]:
     """The object files that every module contains."""
-    folder = _built(find_compiler())
+    folder = _built(compiler or find_compiler())
     return [folder / f"{source}.o" for source in CORE]
 
 
@@ -295,16 +260,23 @@ def _link_shared(compiler: Compiler, folder: Path, objects: Sequence[str]) -> Pa
     return output
 
 
-def _link_archive(compiler: Compiler, folder: Path, objects: Sequence[str], symbol: str) -> Path:
+def _link_archive(
+    compiler: Compiler, folder: Path, objects: Sequence[str], symbol: str, tools: tuple[str, str]
+) -> Path:
     """One relocatable object that shows only `symbol`, so that several archives fit into one application."""
-    objcopy = shutil.which("objcopy") or shutil.which("llvm-objcopy")
-    archiver = shutil.which("ar") or shutil.which("llvm-ar")
-    if not objcopy or not archiver:
-        raise ToolError("linking an archive needs objcopy and ar; install binutils or llvm, or ask for a .so")
+    objcopy, archiver = tools
     _run([*compiler.command, "-r", "-nostdlib", "-o", "all.o", *objects], folder, "linking the module")
     keep = [f"--keep-global-symbol={symbol}", "--strip-unneeded"]
     _run([objcopy, *keep, "all.o", "module.o"], folder, "hiding the module's symbols")
     _run([archiver, "rcD", "module.out", "module.o"], folder, "archiving the module")
+    return folder / "module.out"
+
+
+def _link_program(compiler: Compiler, folder: Path, objects: Sequence[str]) -> Path:
+    """A program without shared libraries (src/runner.c)."""
+    _compile(compiler, "runner", [], folder)
+    command = [*compiler.command, "-static", "-pthread", "-Wl,-s", "-Wl,--gc-sections", "-o", "module.out"]
+    _run([*command, *objects, "runner.o", "-lm"], folder, "linking the program")
     return folder / "module.out"
 
 
@@ -317,7 +289,7 @@ def _publish(made: Path, out: Path) -> None:
             shutil.copyfileobj(source, target, 1 << 20)
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(name, 0o755 & ~umask if out.suffix == ".so" else 0o644 & ~umask)
+        os.chmod(name, (0o644 if out.suffix in (".a", ".h") else 0o755) & ~umask)
         os.replace(name, out)
     except BaseException as error:
         if name:
@@ -334,22 +306,26 @@ def link_module(
     kernels: Sequence[str],
     out: Path,
     kind: str = "so",
+    arch: str = THIS_ARCH,
 ) -> None:
-    """Writes a module: `kind` "so" is one loadable file; "a" is an archive, with a header OUT.h beside it.
+    """Writes a module: `kind` "so" is one loadable file; "a" is an archive, with a header OUT.h beside it;
+    "program" is a static program that runs the module on a file of inputs (src/runner.c).
 
     `objects` are relocatable object files (position-independent) that define the symbols `kernels`, listed in
     the order of the plan's kernel table. InputError if `out` cannot be written, ToolError if linking fails.
     """
-    if kind not in ("so", "a"):
-        raise InputError(f"module kind {kind!r}: expected 'so' or 'a'")
+    if kind not in KINDS:
+        raise InputError(f"module kind {kind!r}: expected one of {', '.join(KINDS)}")
     if plan_facts(plan)[2] != len(kernels):
         raise InternalError(f"the plan has {plan_facts(plan)[2]} kernels, but {len(kernels)} are given")
     if (os.stat(weights).st_size if isinstance(weights, Path) else len(weights or b"")) > _MOST_WEIGHTS:
         raise UnsupportedError(
             f"cannot save {out}: its weights exceed {_MOST_WEIGHTS >> 20} MB; run it from memory"
         )
-    symbol = "burnish_module" if kind == "so" else "burnish_" + re.sub(r"\W", "_", out.stem, flags=re.ASCII)
-    compiler, core = find_compiler(), [str(o) for o in runtime_objects()]
+    symbol = "burnish_" + re.sub(r"\W", "_", out.stem, flags=re.ASCII) if kind == "a" else "burnish_module"
+    compiler = find_compiler(arch, static=kind == "program")
+    core = [str(o) for o in runtime_objects(compiler)]
+    tools = archive_tools(arch) if kind == "a" else None
     try:
         with tempfile.TemporaryDirectory(prefix="burnish-") as name:
             folder = Path(name)
@@ -360,8 +336,10 @@ def link_module(
             everything = ["module_table.o", *parts, *core]
             if kind == "so":
                 _publish(_link_shared(compiler, folder, everything), out)
-            else:
-                made = _link_archive(compiler, folder, everything, symbol)
+            elif kind == "program":
+                _publish(_link_program(compiler, folder, everything), out)
+            elif tools:
+                made = _link_archive(compiler, folder, everything, symbol, tools)
                 header = folder / "module.h"
                 header.write_text(
                     (include_dir() / "burnish.h").read_text() + _HEADER_END.format(symbol=symbol)

@@ -14,7 +14,7 @@ from burnish.compiler.codegen.llvm import KernelCode, LoadedCode, generate, obje
 from burnish.compiler.ir.loops import Program
 from burnish.compiler.kernel_task import DefaultConfig, KernelTask, RejectedConfig
 from burnish.compiler.lower.lower import finish, scheduled
-from burnish.compiler.target import TARGETS, Target, host
+from burnish.compiler.target import TARGETS, Target, host, runs_here
 from burnish.errors import InternalError, RunError
 
 from .guarded import GuardedMemory
@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 def runnable_targets() -> list[str]:
     """host, and the named targets with narrower vectors, which this CPU runs too."""
-    return ["host", *(t.name for t in TARGETS.values() if t.vector_bits < host().vector_bits)]
+    return [
+        "host",
+        *(t.name for t in TARGETS.values() if runs_here(t) and t.vector_bits < host().vector_bits),
+    ]
 
 
 @dataclass(frozen=True)

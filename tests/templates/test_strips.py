@@ -9,7 +9,7 @@ from burnish.compiler.ir.loops_interpreter import interpret
 from burnish.compiler.ir.loops_verifier import verify
 from burnish.compiler.kernel_task import FixedConfig, RejectedConfig
 from burnish.compiler.lower.lower import scheduled
-from burnish.compiler.target import TARGETS, get_target, host
+from burnish.compiler.target import get_target
 from burnish.compiler.templates.strips import best_rows
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.make_tasks import task_of
@@ -17,7 +17,8 @@ from burnish.graph_passes.predict import PredictedCost
 from burnish.op_tuner.operands import operands
 from onnx import TensorProto, helper, numpy_helper
 
-TARGETS_HERE = ["host", *(t.name for t in TARGETS.values() if t.vector_bits < host().vector_bits)]
+from ..compiled.kernels import runnable_targets
+
 CASES = [  # batch, channels, out channels, height, width, kernel, stride, pads, residual
     (1, 16, 32, 1, 7, 3, 1, (1, 1, 1, 1), False),
     (2, 13, 29, 7, 1, 3, 1, (1, 1, 1, 1), False),
@@ -91,7 +92,7 @@ def always_paired(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("target", TARGETS_HERE)
+@pytest.mark.parametrize("target", runnable_targets())
 def test_against_float64(target):
     for number, case in enumerate(CASES):
         model, weights = network(case, bias=number % 3 > 0)

@@ -1,0 +1,88 @@
+"""Modules for CPUs that this machine is not: described here, run as a static program under an emulator."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..errors import InputError, RunError
+from .binding import Context, StepInfo, StepTime, TensorInfo, as_array, check_names, raise_code, thread_count
+from .toolchain import find_emulator
+
+
+class EmulatedModule:
+    """The interface of `binding.Module` as far as an emulator can serve it. Slow: some 10⁸ instructions/s.
+
+    `link` writes the module as a program (src/runner.c); that happens once, for the first run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arch: str,
+        cpu: str,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        steps: Sequence[StepInfo],
+        link: Callable[[Path], None],
+    ):
+        self.name, self.target = name, cpu
+        self.arch = arch
+        self.inputs, self.outputs, self.steps = tuple(inputs), tuple(outputs), tuple(steps)
+        self._link = link
+
+    @cached_property
+    def _folder(self) -> tempfile.TemporaryDirectory:
+        folder = tempfile.TemporaryDirectory(prefix="burnish-")
+        self._link(Path(folder.name, "program"))
+        return folder
+
+    def run(self, feeds: Mapping[str, Any], threads: int = 1) -> dict[str, np.ndarray]:
+        """Outputs by name for inputs by name, as `binding.Module.run`. ToolError if there is no emulator."""
+        command = find_emulator(self.arch, self.target)
+        check_names(self.name, self.inputs, feeds)
+        arrays = [as_array("input", info, feeds[info.name]) for info in self.inputs]
+        program = Path(self._folder.name, "program")
+        with tempfile.TemporaryDirectory(dir=self._folder.name) as name:
+            given, made = Path(name, "inputs"), Path(name, "outputs")
+            given.write_bytes(b"".join(a.tobytes() for a in arrays))
+            arguments = [*command, str(program), str(given), str(made), str(thread_count(threads)), "1"]
+            try:
+                done = subprocess.run(arguments, capture_output=True, text=True, errors="replace")
+            except OSError as error:
+                raise RunError(f"cannot start {command[0]}: {error.strerror}") from error
+            if done.returncode:
+                _raise(done.returncode, done.stderr)
+            return self._split(made.read_bytes())
+
+    def _split(self, data: bytes) -> dict[str, np.ndarray]:
+        outputs, at = {}, 0
+        for info in self.outputs:
+            array = np.frombuffer(data, np.uint8, info.nbytes, at).copy()
+            outputs[info.name] = array.view(info.dtype).reshape(info.shape)
+            at += info.nbytes
+        return outputs
+
+    def context(self, threads: int = 1) -> Context:
+        raise InputError(
+            f"{self.name}: is for {self.target}, which this machine is not; `run` works under an emulator"
+        )
+
+    def run_profiled(self, feeds: Mapping[str, Any], threads: int = 1) -> list[StepTime]:
+        raise InputError(f"{self.name}: is for {self.target}, which this machine is not, so it has no times")
+
+
+def _raise(status: int, text: str) -> NoReturn:
+    """From what runner.c says, or the emulator where that was killed."""
+    match = re.fullmatch(r"(-?\d+) (.*)\n", text)
+    if match is None or status != 1:
+        detail = (text.strip().splitlines() or [f"exit code {status}"])[-1]
+        raise RunError(f"the emulated program failed: {detail}")
+    raise_code(int(match[1]), match[2])

@@ -1,0 +1,99 @@
+"""C compilers that also link, for this machine and for others, and emulators that run what they make."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..errors import ToolError
+from ..settings import CROSS_CC, EMULATOR
+
+HERE = platform.machine()
+"""This machine's architecture: x86_64, aarch64."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler that also links: its command and what it calls itself."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+@lru_cache(maxsize=8)
+def _identify(command: tuple[str, ...]) -> str | None:
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
+    """For this machine: $CC, cc, gcc, clang, or the ziglang package, whichever answers first. For another
+    architecture: $BURNISH_CROSS_CC, ARCH-linux-gnu-gcc, or the ziglang package.
+
+    `static` asks for one that links programs without shared libraries. ToolError if there is none.
+    """
+    knob, value = ("CC", os.environ.get("CC")) if arch == HERE else (CROSS_CC.name, CROSS_CC.value)
+    if value:
+        candidates = [tuple(shlex.split(value))]
+    elif arch == HERE:
+        candidates = [("cc",), ("gcc",), ("clang",), *_zig()]
+    else:  # glibc cannot be linked statically by zig
+        candidates = [(f"{arch}-linux-gnu-gcc",), *_zig(f"{arch}-linux-{'musl' if static else 'gnu'}")]
+    for command in candidates:
+        version = _identify(command)
+        if version:
+            return Compiler(command, version)
+    if value:
+        raise ToolError(f"the C compiler {value!r} of the variable {knob} does not run; correct or unset it")
+    if arch == HERE:
+        raise ToolError("no C compiler found; install gcc or clang, or run: pip install ziglang")
+    raise ToolError(
+        f"no C compiler for {arch} found; install {arch}-linux-gnu-gcc (Debian: gcc-{arch.replace('_', '-')}"
+        f"-linux-gnu), or run: pip install ziglang"
+    )
+
+
+def _zig(target: str = "") -> list[tuple[str, ...]]:
+    if not importlib.util.find_spec("ziglang"):
+        return []
+    return [(sys.executable, "-m", "ziglang", "cc", *(("-target", target) if target else ()))]
+
+
+def archive_tools(arch: str) -> tuple[str, str]:
+    """objcopy and ar for the architecture. ToolError if one is missing."""
+    own = (shutil.which("objcopy"), shutil.which("ar")) if arch == HERE else ()
+    cross = [shutil.which(f"{arch}-linux-gnu-{tool}") for tool in ("objcopy", "ar")]
+    any_arch = [shutil.which(f"llvm-{tool}") for tool in ("objcopy", "ar")]
+    for objcopy, archiver in filter(None, (own, cross, any_arch)):
+        if objcopy and archiver:
+            return objcopy, archiver
+    raise ToolError(
+        f"linking an archive needs objcopy and ar for {arch}; install binutils or llvm, or ask for a .so"
+    )
+
+
+def find_emulator(arch: str, cpu: str) -> tuple[str, ...]:
+    """The command before a program of another CPU: $BURNISH_EMULATOR, or qemu's for the architecture.
+
+    ToolError if there is none.
+    """
+    if EMULATOR.value:
+        return tuple(shlex.split(EMULATOR.value))
+    for name in (f"qemu-{arch}-static", f"qemu-{arch}"):
+        path = shutil.which(name)
+        if path and arch != HERE:
+            return (path, "-cpu", cpu)
+    raise ToolError(
+        f"the code is for {cpu}, which this machine is not, and no emulator is found; save the module and "
+        f"run it there, or install qemu-{arch} (Debian: qemu-user-static)"
+    )
