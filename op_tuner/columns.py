@@ -7,28 +7,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .sketch import BUFFERS, Key, Sketch
+from .sketch import Key, Sketch
 
 ACCESS = ("itemsize", "limit", "stride", "move")
+NOTHING = {"": 0.0, "limit": 1.0, "kind": -1.0}
+"""Numbers of what is not there, by what they say; "" for all others."""
 OF_NESTS = ("there", "stores", "operations", "guarded", "prefetches", "nearest", "farthest", "dealt")
 
 
 class Columns:
-    """Which number stands where. Values are (keys + 1, n); the last row, -1, is of keys that do not occur.
-
-    NaN are numbers that nobody knows: of what is not there, and of nests that are not among the heaviest.
+    """Which number stands where. Values are (keys, n), NaN where nobody knows them: of what is not there, and
+    of nests that are not among the heaviest. Where they are complete, numbers of what is not there follow,
+    (len(NOTHING), n) of them, which stand for keys that do not occur, too.
     """
 
     def __init__(self, keys: Iterable[Key]):
         self.index = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-        self._none = np.array([float(key[0] == "limit") for key in self.index])
+        self._none = np.array([NOTHING.get(str(key[0]), 0.0) for key in self.index])
         self._owner = np.array([self.index[_owner(key)] for key in self.index], int)
         self.loops = {str(key[1]): n for n, key in enumerate(k for k in self.index if k[0] == "extent")}
         self.names = sorted(str(key[1]) for key in self.index if key[0] == "there")
         self.extent, self.kind = (self._all(what, self.loops) for what in ("extent", "kind"))
         self.of_nests = {what: self._all(what, self.names) for what in OF_NESTS}
         self._pairs = [key for key in self.index if key[0] == "above"]
-        self.dims = 1 + max((int(k[3]) for k in self.index if k[0] == "limit"), default=0)
         self.nests = [Nest.of(self, name) for name in self.names]
         self.scopes = {
             scope: np.array([n for key, n in self.index.items() if key[0] == scope], int)
@@ -36,19 +37,45 @@ class Columns:
         }
 
     def find(self, *key: str | int) -> int:
-        return self.index.get(key, -1)
+        none = list(NOTHING).index(str(key[0]) if key[0] in NOTHING else "")
+        return self.index.get(key, len(self.index) + none)
 
     def _all(self, what: str, names: Iterable[str]) -> np.ndarray:
         return np.array([self.find(what, name) for name in names], int)
 
+    @property
+    def of_programs(self) -> np.ndarray:
+        """(keys,) what more than features of nests needs."""
+        return np.array([key[0] not in (*ACCESS, "above") for key in self.index], bool)
+
+    def of_nest(self, name: str) -> np.ndarray:
+        """(keys,) what features of a nest need."""
+        nest = self.nests[self.names.index(name)]
+        places = [self.extent[nest.loops], self.kind[nest.loops], nest.around, nest.above, nest.moves[3]]
+        places += [nest.itemsize, nest.limit, nest.stride, np.array(self.find("dealt", name))]
+        found = np.zeros(len(self.index) + len(NOTHING), bool)
+        for place in places:
+            found[place] = True
+        return found[: len(self.index)]
+
     def stack(self, sketches: Sequence[Sketch]) -> np.ndarray:
-        values = np.full((len(self.index) + 1, len(sketches)), np.nan)
+        """(keys, n)."""
+        values = np.full((len(self.index), len(sketches)), np.nan)
         for n, sketch in enumerate(sketches):
             for key, value in sketch.items():
                 values[self.index[key], n] = value
-        missing = np.isnan(values[:-1]) & ~np.isnan(values[self._owner])
-        values[:-1] = np.where(missing, self._none[:, None], values[:-1])
-        return values
+        missing = np.isnan(values) & ~np.isnan(values[self._owner])
+        return np.where(missing, self._none[:, None], values)
+
+    def complete(self, values: np.ndarray) -> np.ndarray:
+        """(keys + len(NOTHING), n) without NaN."""
+        known = np.where(np.isnan(values), self._none[:, None], values)
+        return np.concatenate([known, self.nothing(values.shape[1])])
+
+    @staticmethod
+    def nothing(count: int) -> np.ndarray:
+        """(len(NOTHING), count)."""
+        return np.repeat(np.array(list(NOTHING.values()))[:, None], count, axis=1)
 
     @property
     def gates(self) -> np.ndarray:
@@ -104,14 +131,15 @@ class Nest:
     around: np.ndarray  # (loops,)
     above: np.ndarray  # (loops, loops) of which is around which,
     turned: np.ndarray  # (loops, loops) True where it says that the second is around the first
-    itemsize: np.ndarray  # (BUFFERS,)
-    limit: np.ndarray  # (BUFFERS, dims)
-    stride: np.ndarray  # (BUFFERS, dims)
+    itemsize: np.ndarray  # (buffers,)
+    limit: np.ndarray  # (buffers, dims)
+    stride: np.ndarray  # (buffers, dims)
     moves: np.ndarray  # (4, moves): buffer, dim, place among `loops`, column
 
     @staticmethod
     def of(columns: Columns, name: str) -> Nest:
-        buffers, dims = range(BUFFERS), range(columns.dims)
+        buffers = range(1 + max((int(k[2]) for k in columns.index if k[:2] == ("itemsize", name)), default=0))
+        dims = range(1 + max((int(k[3]) for k in columns.index if k[:2] == ("limit", name)), default=0))
         loops = [str(key[2]) for key in columns.index if key[:2] == ("around", name)]
         place = {lp: n for n, lp in enumerate(loops)}
         moves = [

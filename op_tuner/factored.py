@@ -61,18 +61,44 @@ class Factored:
             own = np.array([n for n in supports if supports[n] == support])
             bits = _bits(gates[own], self._words)
             self.tables.append(_Table(support, own, bits, radices, inputs, outputs[own]))
+        self._places = {int(n): (table, at) for table in self.tables for at, n in enumerate(table.outputs)}
 
     def __call__(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(outputs, n), and for `sure` which groups have outputs that no example showed. Such are those of
         the example that differs in the fewest inputs that they depend on."""
+        rows = self.find(inputs)
         found = np.empty((self._outputs, len(inputs)))
-        unseen = np.zeros((len(inputs), self._words), int)
-        for table in self.tables:
-            rows = table.find(inputs)
-            found[table.outputs] = table.values.take(rows, axis=1)
+        self.fill(found, rows, np.ones(self._outputs, bool))
+        return found, self.unseen(rows)
+
+    def find(self, inputs: np.ndarray) -> np.ndarray:
+        """(tables, n) the row of each."""
+        inputs = np.asfortranarray(inputs)
+        return np.array([table.find(inputs) for table in self.tables], int).reshape(-1, len(inputs))
+
+    def fill(self, found: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> None:
+        """Puts those outputs that are wanted, (outputs,), into (outputs or more, n)."""
+        for table, row in zip(self.tables, rows):
+            own = np.flatnonzero(wanted[table.outputs])
+            if len(own):
+                values = table.values if len(own) == len(table.outputs) else table.values[own]
+                found[table.outputs[own]] = values.take(row, axis=1) if table.support else values
+
+    def unseen(self, rows: np.ndarray) -> np.ndarray:
+        """(n, words) bits of groups, for `sure`."""
+        found = np.zeros((rows.shape[1], self._words), int)
+        for table, row in zip(self.tables, rows):
             if table.doubtful:
-                unseen |= table.unseen[rows]
-        return found, unseen
+                found |= table.unseen[row]
+        return found
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        """(tables, n) equal numbers where all outputs of a table are equal."""
+        return np.array([table.labels[row] for table, row in zip(self.tables, rows)], int)
+
+    def users(self, wanted: np.ndarray) -> np.ndarray:
+        """(tables,) whether any of those outputs, (outputs,), may be one thing or another by a table."""
+        return np.array([bool(table.support) and wanted[table.outputs].any() for table in self.tables], bool)
 
     def sure(self, unseen: np.ndarray, matter: np.ndarray) -> np.ndarray:
         """(n,) whether all outputs were seen whose groups matter, (n, groups)."""
@@ -84,8 +110,7 @@ class Factored:
 
     def one(self, output: int, inputs: np.ndarray) -> np.ndarray:
         """(n,) a single output."""
-        table = next(table for table in self.tables if output in table.outputs)
-        place = int(np.flatnonzero(table.outputs == output)[0])
+        table, place = self._places[output]
         rows = table.find(inputs)  # may add some
         return table.values[place].take(rows)
 
@@ -190,38 +215,39 @@ class _Table:
             self.values[np.ix_(own, others)] = self.values[np.ix_(own, nearest)]
             self.unseen[others] |= np.bitwise_or.reduce(bits[own], axis=0)
         self._seen = np.arange(len(self.combinations))
+        self.labels = np.unique(self.values, axis=1, return_inverse=True)[1].reshape(-1)
+        self.doubtful = bool(self.unseen.any())  # whether there are outputs that were not seen
         self._order()
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether there are outputs that were not seen."""
-        return bool(self.unseen.any())
 
     def find(self, inputs: np.ndarray) -> np.ndarray:
         """(n,) rows."""
         if not self.support:
             return np.zeros(len(inputs), int)
-        own = inputs[:, self.support]
-        if (own.max(axis=0, initial=0) >= self.radices[self.support]).any():
+        own = inputs[:, self.support].T
+        if any(column.max(initial=0) >= self.radices[n] for column, n in zip(own, self.support)):
             self.radices = np.maximum(self.radices, inputs.max(axis=0) + 1)
             self._order()
         code = self._code(own)
         rows = self._row(code)
+        if len(self.combinations) > GUESSED and (rows < 0).any():
+            self._forget()
+            rows = self._row(code)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            self._guess(own[missing[np.unique(code[missing], return_index=True)[1]]])
+            self._guess(own.T[missing[np.unique(code[missing], return_index=True)[1]]])
             rows[missing] = self._row(code[missing])
         return rows
 
     def _code(self, own: np.ndarray) -> np.ndarray:
-        code = np.zeros(len(own), int)
-        for column, n in zip(own.T, self.support):
-            code = code * self.radices[n] + column
+        code = np.zeros(own.shape[1], int)
+        for column, n in zip(own, self.support):
+            code *= self.radices[n]
+            code += column
         return code
 
     def _order(self) -> None:
         size = int(np.prod([float(self.radices[n]) for n in self.support], initial=1.0))
-        code = self._code(self.combinations)
+        code = self._code(self.combinations.T)
         if size <= DENSE:
             self._places = np.full(size, -1)
             self._places[code] = np.arange(len(code))
@@ -240,20 +266,24 @@ class _Table:
         """For each combination of `own` the most similar one of the rows."""
         seen = self.combinations[rows].astype(np.float32)
         distance = np.zeros((len(own), len(rows)), np.float32)
-        for n, column in enumerate(own.astype(np.float32).T):
-            step = np.abs(column[:, None] - seen[:, n])
-            distance += np.where(
-                step > 0, 1 + step / (2 * len(self.support) * self.radices[self.support[n]]), 0
-            )
+        for at, column in enumerate(own.T):
+            step = np.abs(np.arange(column.max(initial=0) + 1, dtype=np.float32)[:, None] - seen[:, at])
+            far = 2 * len(self.support) * self.radices[self.support[at]]
+            distance += np.where(step > 0, 1 + step / far, 0).astype(np.float32)[column]
         return rows[np.argmin(distance, axis=1)]
+
+    def _forget(self) -> None:
+        """Rows that were guessed."""
+        self.combinations, self.labels = self.combinations[self._seen], self.labels[self._seen]
+        self.values, self.unseen = self.values[:, self._seen], self.unseen[self._seen]
+        self._order()
 
     def _guess(self, own: np.ndarray) -> None:
         """Rows for combinations that have not been seen."""
         nearest = self._nearest(own, self._seen)
-        if len(self.combinations) > GUESSED:
-            self.combinations = self.combinations[self._seen]
-            self.values, self.unseen = self.values[:, self._seen], self.unseen[self._seen]
         self.combinations = np.concatenate([self.combinations, own])
         self.values = np.concatenate([self.values, self.values[:, nearest]], axis=1)
+        self.labels = np.concatenate([self.labels, self.labels[nearest]])
         self.unseen = np.concatenate([self.unseen, np.tile(self._all, (len(own), 1))])
+        self.doubtful = True
         self._order()

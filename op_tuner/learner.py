@@ -90,7 +90,7 @@ class TaskLearner:
         if self._numbered is not numbered:
             self._numbered, self.bulk = numbered, Bulk()
             self._study(numbered)
-        return self._fitted().predict(self.bulk.rows(rows)[0])
+        return self._fitted().predict(self.bulk.features(rows))
 
     def _fitted(self) -> CostModel:
         if self._model is None:

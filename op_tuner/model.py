@@ -86,10 +86,8 @@ class CostModel:
         base = self.base.predict(rows) if self.base is not None else np.zeros(len(rows))
         if self._trees is None or not len(rows):
             return base
-        data = self._matrix(rows)
-        if self.base is not None and self.base.trained:
-            data.set_base_margin(base)
-        return np.asarray(self._trees.predict(data, output_margin=True), float)
+        margin = base if self.base is not None and self.base.trained else None
+        return np.asarray(self._trees.inplace_predict(rows, predict_type="margin", base_margin=margin), float)
 
     def to_bytes(self) -> bytes:
         """The trees alone, without `base`."""

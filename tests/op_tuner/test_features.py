@@ -14,7 +14,8 @@ from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.ops.reduction import Softmax
 from burnish.compiler.templates.registry import algorithms
-from burnish.op_tuner.features import NAMES, THRESHOLDS, evaluate
+from burnish.op_tuner.features import NAMES, evaluate
+from burnish.op_tuner.nest_features import THRESHOLDS
 from burnish.op_tuner.sketch import BUFFERS, sketch
 from burnish.op_tuner.space import Space
 
