@@ -48,18 +48,31 @@ class KernelStore:
                 progress(f"compiling {task.name}", done + 1, len(tasks))
         return result
 
+    def put(self, task: KernelTask, cfg: Config, kernel: Kernel) -> None:
+        """Keeps what was built elsewhere, with the symbols that `symbol` says."""
+        if (path := self._path(task, cfg)) is not None:
+            _write(path, kernel)
+
     def _get(self, task: KernelTask, cfg: Config) -> Kernel:
-        symbol = f"{task.name}_{task.digest[:8]}"
+        path = self._path(task, cfg)
+        kernel = None if path is None else _read(path)
+        if kernel is None:
+            kernel = build_kernel(task, cfg, symbol(task))
+            if path is not None:
+                _write(path, kernel)
+        return kernel
+
+    def _path(self, task: KernelTask, cfg: Config) -> Path | None:
         if self.folder is None:
-            return build_kernel(task, cfg, symbol)
+            return None
         answers = json.dumps(getattr(cfg, "answers", {}), sort_keys=True)
         text = "\n".join((task.key, answers, code_version(), llvmlite.__version__))
-        path = self.folder / hashlib.sha256(text.encode()).hexdigest()
-        kernel = _read(path)
-        if kernel is None:
-            kernel = build_kernel(task, cfg, symbol)
-            _write(path, kernel)
-        return kernel
+        return self.folder / hashlib.sha256(text.encode()).hexdigest()
+
+
+def symbol(task: KernelTask) -> str:
+    """What the names of a task's functions begin with."""
+    return f"{task.name}_{task.digest[:8]}"
 
 
 def code_version() -> str:

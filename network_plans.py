@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -89,12 +89,24 @@ class NetworkPlans:
             if first[n] != now[n]
         )
 
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """Of each task, by digest, in a run by the best plan, as of `wanted`."""
+        return self._now.calls
+
+    def graph_of_now(self) -> Graph:
+        """The best plan, as of `wanted`, carried out: with packed weights, which take memory."""
+        return self._carried_out(self._now.plan)
+
+    def _carried_out(self, plan: LayoutPlan) -> Graph:
+        return split_setup(apply_plan(self.graph, self.target, plan), "packed")[0]
+
     def _plan(self, cost: Cost) -> _Kernels:
         plan = plan_layout(self.graph, self.target.lanes(4), cost, self.options, self._memory)
         routes = frozenset((c.value, c.source, c.hops) for c in plan.conversions)
         key = (frozenset(plan.decisions.items()), routes)
         if key not in self._known:
-            graph, _ = split_setup(apply_plan(self.graph, self.target, plan), "packed")
+            graph = self._carried_out(plan)
             tasks = list(kernel_tasks(graph, self.target, self.threads).values())
             by_digest = {task.digest: task for task in tasks}
             self._known[key] = _Kernels(plan, by_digest, Counter(task.digest for task in tasks))

@@ -16,7 +16,9 @@ from .compiler.target import Target, get_target, host_threads
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
 from .graph_passes.plan_layout import PlanOptions
+from .kernel_cache import KernelStore
 from .network_plans import Change, NetworkPlans
+from .network_turns import NetworkTurns
 from .op_tuner.forecast import Forecast
 from .op_tuner.measure import require_runnable
 from .op_tuner.pretrained import shipped
@@ -32,8 +34,9 @@ BUDGET = 600.0  # seconds, where nothing else bounds it
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """Seconds of one call with the default config and with the best one; infinite if not measured, or if the
-    config fails."""
+    """Seconds of one call with the default config and with the one that is taken; infinite if not measured,
+    or if the config fails. `after` is what `before` becomes in the network, where that was measured.
+    """
 
     name: str
     algorithm: str
@@ -45,6 +48,7 @@ class TunedKernel:
     after: float
     config: Mapping[str, object]
     task: str  # digest
+    inside: tuple[float, float] | None  # the same two in the network's module, where they were compared
     flops: int  # of the sums of products in one call
     nbytes: int  # of operands and results
 
@@ -68,6 +72,7 @@ class Tuning:
     forecast: Forecast | None  # None if the tuning ended before
     history: tuple[Trial, ...]  # of this time
     prior: str  # what the learned model began with; "" without one
+    unconfirmed: str  # why configs were not compared in the network; "" if they were
 
     @property
     def before(self) -> float:
@@ -141,13 +146,17 @@ def tune(
             announce=announce,
             prior=prior,
             measure=measure,
+            network=NetworkTurns(plans, KernelStore()) if workers is None else None,
         )
         tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
         if tuner.interrupted:
             tuner.plan_again()
+    why = "workers measure kernels alone" if tuner.confirming is None else tuner.confirming.failure
     kernels = tuple(_kernel(t) for t in tuner.tasks if t.count or t.wanted.base)
     how = (known.path, count, tuner.measured, time.monotonic() - started, tuner.interrupted)
-    return Tuning(kernels, plans.changes(), *how, tuner.spent, tuner.forecast, tuple(tuner.history), about)
+    return Tuning(
+        kernels, plans.changes(), *how, tuner.spent, tuner.forecast, tuple(tuner.history), about, why
+    )
 
 
 def _measurer(workers: str | None, threads: int, cold: bool) -> AbstractContextManager[Measurer | None]:
@@ -161,7 +170,10 @@ def _kernel(found: TunedTask) -> TunedKernel:
     task = found.task
     calls = (found.count, found.wanted.base, found.trials, found.space.size())
     times = (found.before, found.after, dict(found.best))
-    return TunedKernel(task.name, task.algorithm, *calls, *times, task.digest, flops(task), _nbytes(task))
+    record = found.confirmed.record if found.confirmed else None
+    inside = (record.against, record.seconds) if record and record.against and record.seconds else None
+    what = (flops(task), _nbytes(task))
+    return TunedKernel(task.name, task.algorithm, *calls, *times, task.digest, inside, *what)
 
 
 def _nbytes(task: KernelTask) -> int:

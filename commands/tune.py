@@ -132,6 +132,8 @@ def _changes(found: Tuning) -> list[str]:
 def _table(found: Tuning) -> Table:
     table = Table(box=box.SIMPLE, show_footer=True)
     network = _times(found.before, found.after)
+    compared = [(k.count, *k.inside) for k in found.kernels if k.count and k.inside]
+    inside = (sum(k[0] * k[n] for k in compared) for n in (1, 2))
     table.add_column("kernel", "network", overflow="fold")
     table.add_column("algorithm")
     for name, footer in (
@@ -139,12 +141,14 @@ def _table(found: Tuning) -> Table:
         ("trials", ""),
         ("of configs", ""),
         *zip(("before µs", "after µs", "speed-up"), network),
+        ("in the network µs", _inside(*inside) if compared else "–"),
     ):
         table.add_column(name, footer, justify="right", no_wrap=True)
     for k in sorted(found.kernels, key=lambda k: -(k.count * k.after if k.count else 0.0)):
         calls = str(k.count) if k.count == k.base else f"{k.base} → {k.count}"
         tried = (str(k.trials), f"{k.configs:.2g}")
-        table.add_row(k.name, k.algorithm, calls, *tried, *_times(k.before, k.after))
+        times = (*_times(k.before, k.after), _inside(*k.inside) if k.inside else "–")
+        table.add_row(k.name, k.algorithm, calls, *tried, *times)
     return table
 
 
@@ -154,12 +158,19 @@ def _times(before: float, after: float) -> tuple[str, str, str]:
     return texts[0], texts[1], ratio
 
 
+def _inside(before: float, after: float) -> str:
+    """Seconds in the network's module with default configs, and with those that are taken."""
+    return f"{1e6 * before:.1f} → {1e6 * after:.1f}" if before > after else f"{1e6 * before:.1f}"
+
+
 def _summary(found: Tuning, model: str) -> str:
     what = "interrupted; " if found.interrupted else ""
     what += f"{found.measured} configs measured in {found.seconds:.0f} s, kept in {found.records}"
     if found.forecast is not None and not found.interrupted:
         what += f"; forecast {found.forecast.seconds:.0f} s and {found.forecast.gain:.2f}×"
     what += f"\n{_shares(found.spent)}"
+    if found.unconfirmed:
+        what += f"\nwhat is fastest alone was not compared in the network: {found.unconfirmed}"
     if found.prior:
         what += f"\n{found.prior}"
     options = f"--threads {found.threads} --records {found.records}"

@@ -24,7 +24,7 @@ from ..errors import InputError
 from .hardware import Hardware, this_hardware
 from .isolate import measure_isolated
 from .measure import NOISY, Measurement
-from .records import Record, Records, config_records, fastest, llvm_version, made_by
+from .records import Record, Records, config_records, confirmed, fastest, llvm_version, made_by
 from .space import Point, Space
 
 Progress = Callable[[str, int, int], None]
@@ -129,7 +129,10 @@ class MeasuredCosts:
         return _price(sibling, "sibling")
 
     def _recorded(self, task: KernelTask) -> Price | None:
-        """Of the fastest config, else of the last that failed for a reason of its own."""
+        """Of the config that is taken, else of the last that failed for a reason of its own.
+
+        All prices are times of kernels alone, so that they can be compared: what a config gains inside of the
+        network is its share of the default's."""
         machine, here = this_hardware(), made_by()
         fitting = [
             r
@@ -138,7 +141,17 @@ class MeasuredCosts:
         ]
         if times := config_records(r for r in fitting if r.seconds is not None):
             default = times.get(_default(task))
-            return replace(_price(fastest(times), "record"), default=default.seconds if default else None)
+            if default is None:
+                return _price(fastest(times), "record")
+            seconds = default.seconds or 0.0
+            inside = [
+                r
+                for r in self.records.in_networks(task)
+                if r.hardware == machine and r.cold == self.cold and r.made_by == default.made_by
+            ]
+            if found := confirmed(inside):
+                return replace(_price(found.record, "record"), seconds=found.share * seconds, default=seconds)
+            return replace(_price(fastest(times), "record"), default=seconds)
         failed = [r for r in fitting if r.error not in PASSING]
         last = failed[-1] if failed else fitting[-1] if len(fitting) > 1 else None
         return _price(last, "record") if last else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe
 from threading import Lock
 from typing import Any
@@ -57,7 +57,7 @@ def this_device() -> Device:
 
 def measure_here(request: Request) -> Answer:
     measurer = Local(**request.options)
-    results = list(measurer(request.candidates, request.alone))
+    results = [(n, replace(r, kernel=None)) for n, r in measurer(request.candidates, request.alone)]
     return Answer(this_device(), results, measurer.spans.seconds)
 
 

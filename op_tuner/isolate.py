@@ -196,8 +196,12 @@ class _Batch:
             self.running.clear()
             ending = child.end()
             result = self._heard(job, ending)
-            assert isinstance(result, Measurement)
-            yield job.position, replace(result, building=job.building, running=self._took(ending))
+            assert isinstance(result, Measurement) and job.built is not None
+            kernel = job.built.kernel
+            yield (
+                job.position,
+                replace(result, building=job.building, running=self._took(ending), kernel=kernel),
+            )
 
     def _took(self, ending: Ending) -> float:
         """Seconds that the candidate took; without those that its process did, where it says so."""

@@ -64,6 +64,7 @@ class Measurement:
     config: Mapping[str, object] = field(default_factory=dict)
     building: float = 0.0  # seconds, in a child process
     running: float = 0.0  # seconds, checking included
+    kernel: Kernel | None = field(default=None, repr=False, compare=False)  # where a child built it
 
     @property
     def noisy(self) -> bool:

@@ -4,6 +4,10 @@
      "config": {KNOB: VALUE}, "cold": true, "seconds": 1e-4, "spread": 0.01, "runs": 40, "error": null,
      "detail": "", "burnish": CODE VERSION, "llvm": "22.1.2"}
 
+Times of kernels inside of a network's module have two fields more: `network`, a digest of what it runs, and
+`against`, the default config's seconds there in the same turns. Only these two are compared, never with times
+of a kernel alone, and they decide where there are any.
+
 A line is one write() to a file opened for appending, so that processes need no lock and a record that was
 acknowledged survives the process. A line torn by a full disk or a stopped machine is skipped by readers, and
 the next append begins a line of its own.
@@ -38,6 +42,8 @@ T = TypeVar("T")
 FORMAT = 1
 CONFIRMED = 3
 """Measurements of a config that say how fast it is."""
+LEAST_DOUBT = 0.01
+"""Share of the default config's time that a gain inside of a network must exceed."""
 _START = '{"format":'
 SHIPPED = Path(__file__).parents[1] / "models" / "records"
 
@@ -61,10 +67,14 @@ class Record:
     detail: str  # of the error
     burnish: str  # version of the compiler that made the code
     llvm: str
+    network: str = ""  # digest of the network inside which it was measured; "" for a kernel alone
+    against: float | None = None  # seconds of the default config there; `spread` is that of the ratio
 
     @cached_property
     def line(self) -> str:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
+        if not self.network:
+            del data["network"], data["against"]
         data["hardware"] = self.hardware.to_json()
         data["config"] = {knob: plain(answer) for knob, answer in self.config.items()}
         return json.dumps({"format": FORMAT, **data}, allow_nan=False)
@@ -124,6 +134,7 @@ def parse_record(line: str, where: str) -> Record | None:
     if data["format"] != FORMAT:
         raise InputError(f"{where}: records of format {data['format']}; this Burnish reads format {FORMAT}")
     try:
+        data = {"network": "", "against": None, **data}
         values = {f.name: data[f.name] for f in fields(Record)}
         values["hardware"] = Hardware.from_json(values["hardware"])
         values["config"] = {str(k): tuples(v) for k, v in values["config"].items()}
@@ -136,17 +147,19 @@ def parse_record(line: str, where: str) -> Record | None:
 
 
 def _check(values: Mapping[str, Any]) -> None:
-    for name in ("task", "key", "algorithm", "target", "detail", "burnish", "llvm"):
+    for name in ("task", "key", "algorithm", "target", "detail", "burnish", "llvm", "network"):
         if not isinstance(values[name], str):
             raise TypeError(f"{name} is no text")
     for name in ("threads", "runs"):
         if not isinstance(values[name], int):
             raise TypeError(f"{name} is no whole number")
-    seconds, error = values["seconds"], values["error"]
+    seconds, error, against = values["seconds"], values["error"], values["against"]
     if (seconds is None) == (error is None) or not isinstance(error, str | None):
         raise TypeError("expected either seconds or an error")
     if seconds is not None and not (isinstance(seconds, (int, float)) and 0 <= seconds < math.inf):
         raise TypeError(f"seconds are {seconds!r}")
+    if bool(values["network"] and error is None) != (isinstance(against, (int, float)) and against > 0):
+        raise TypeError(f"measured against {against!r} seconds")
 
 
 def default_path() -> Path:
@@ -192,12 +205,16 @@ def read(path: Path, start: int = 0) -> tuple[list[Record], int]:
 
 
 class Records:
-    """The records of a file that may grow meanwhile, and, read-only, those that ship with Burnish."""
+    """The records of a file that may grow meanwhile, and, read-only, those that ship with Burnish.
+
+    All but `in_networks` are of kernels measured alone.
+    """
 
     def __init__(self, path: Path | None = None, shipped: bool = True, own: bool = True):
         self.path = path or default_path()
         self._at = 0
         self._by_task: dict[str, list[Record]] = {}
+        self._in_networks: dict[str, list[Record]] = {}
         self._by_work: dict[str, list[Record]] = {}
         self._without_work: list[Record] = []
         for file in sorted(SHIPPED.glob("*.jsonl")) if shipped else ():
@@ -214,6 +231,9 @@ class Records:
 
     def _take(self, records: Iterable[Record]) -> None:
         for record in records:
+            if record.network:
+                self._in_networks.setdefault(record.task, []).append(record)
+                continue
             self._by_task.setdefault(record.task, []).append(record)
             self._without_work.append(record)
 
@@ -229,6 +249,10 @@ class Records:
     def of(self, task: KernelTask | str) -> list[Record]:
         """All records of a task, or of a digest; failures too."""
         return list(self._by_task.get(task if isinstance(task, str) else task.digest, ()))
+
+    def in_networks(self, task: KernelTask | str) -> list[Record]:
+        """Those of a task, or of a digest, inside of networks; failures too."""
+        return list(self._in_networks.get(task if isinstance(task, str) else task.digest, ()))
 
     def best(
         self, task: KernelTask | str, hardware: Hardware | None = None, cold: bool | None = None
@@ -259,12 +283,13 @@ class Records:
     def pick_config(self, task: KernelTask) -> Config:
         """The best known answers, of the nearest machine if not of this one; else the default rule.
 
-        A config is as fast as the median of its measurements, so that one lucky run does not decide.
+        See `confirmed` where they were measured inside of a network; else a config is as fast as the median
+        of its measurements, so that one lucky run does not decide.
         """
         worked = [r for r in self.related(task) if r.seconds is not None]
         if not worked or task.program is not None:
             return DefaultConfig()
-        record = fastest_nearby(worked)
+        record = fastest_nearby(worked, self.in_networks(task))
         try:
             template(task).params(task, RecordedConfig(record.config))
         except RejectedConfig:
@@ -291,14 +316,52 @@ def _vectors(record: Record) -> tuple[str, int]:
     return "x86_64", 512 if "avx512f" in isa else 256 if "avx2" in isa else 128
 
 
-def fastest_nearby(worked: Sequence[Record]) -> Record:
-    """The fastest config's among records of one task that worked: on the machine that is nearest to this one,
-    of the kind of measurement (`cold` or not) that there is more of."""
+def fastest_nearby(worked: Sequence[Record], inside: Sequence[Record] = ()) -> Record:
+    """The config to take among records of one task that worked: on the machine that is nearest to this one,
+    of the kind of measurement (`cold` or not) that there is more of. `inside` are those of networks."""
     machine = this_hardware()
     near = min(machine.distance(r.hardware) for r in worked)
     there = [r for r in worked if machine.distance(r.hardware) == near]
     cold = 2 * sum(r.cold for r in there) >= len(there)
-    return fastest(config_records([r for r in there if r.cold == cold]))
+    return taken([r for r in (*there, *inside) if machine.distance(r.hardware) == near and r.cold == cold])
+
+
+def taken(worked: Sequence[Record]) -> Record:
+    """The config to take, of records of one task and machine, some of them of the kernel alone: what is
+    `confirmed` in a network, else the fastest alone."""
+    alone = config_records(r for r in worked if not r.network)
+    makers = {r.made_by for r in alone.values()}
+    found = confirmed(r for r in worked if r.made_by in makers)
+    return alone.get(found.config, found.record) if found else fastest(alone)
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """What a task's config takes inside of networks: `share` of the time of the default config."""
+
+    config: tuple[tuple[str, Any], ...]
+    share: float
+    record: Record
+
+
+def confirmed(records: Iterable[Record]) -> Confirmed | None:
+    """The fastest config inside of networks; the default one, at a share of 1, unless another one is faster
+    by more than what chance may do. None where nothing was measured there."""
+    turns: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
+    for r in records:
+        if r.network and r.against:
+            turns.setdefault(tuple(r.config.items()), []).append(r)
+    found = []
+    for config, own in turns.items():
+        share = statistics.median(_share(r) for r in own)
+        doubt = max(LEAST_DOUBT, statistics.median(2 * r.spread / r.runs**0.5 for r in own))
+        if share < 1 - doubt or all(r.seconds == r.against for r in own):
+            found.append(Confirmed(config, share, min(own, key=lambda r: abs(_share(r) - share))))
+    return min(found, key=lambda c: c.share, default=None)
+
+
+def _share(record: Record) -> float:
+    return (record.seconds or 0.0) / (record.against or 1.0)
 
 
 def config_records(worked: Iterable[Record]) -> dict[tuple[tuple[str, Any], ...], Record]:
@@ -358,10 +421,11 @@ def merge(into: Path, sources: Iterable[Path]) -> int:
 
 
 def best_per_task(records: Iterable[Record]) -> list[Record]:
-    """The fastest that worked for each task, machine and kind of measurement, in the order of first sight.
+    """Of each task, machine and kind of measurement, the one with the config to take, in the order of first
+    sight.
 
-    Where configs were measured CONFIRMED times, the fastest of them: of many that were measured once, the
-    fastest is the luckiest.
+    That is as `taken` says. Where no config was measured in a network, but some CONFIRMED times, it is the
+    fastest of these: of many that were measured once, the fastest is the luckiest.
     """
     groups: dict[tuple[str, Hardware, bool], list[Record]] = {}
     for record in records:
@@ -369,7 +433,9 @@ def best_per_task(records: Iterable[Record]) -> list[Record]:
             groups.setdefault((record.task, record.hardware, record.cold), []).append(record)
     best = []
     for worked in groups.values():
-        often = Counter(tuple(r.config.items()) for r in worked)
-        confirmed = [r for r in worked if often[tuple(r.config.items())] >= CONFIRMED]
-        best.append(fastest(config_records(confirmed or worked)))
+        alone = [r for r in worked if not r.network]
+        often = Counter(tuple(r.config.items()) for r in alone)
+        sure = [r for r in alone if often[tuple(r.config.items())] >= CONFIRMED]
+        if alone:
+            best.append(taken(worked if len(alone) < len(worked) else sure or alone))
     return best

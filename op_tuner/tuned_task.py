@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..compiler.kernel_task import KernelTask
 from . import expected_gain
-from .records import typical
+from .records import Confirmed, Record, confirmed, typical
 from .search import Strategy
 from .space import Point, Space
 
@@ -39,14 +39,16 @@ class TunedTask:
     space: Space
     strategy: Strategy
     default: Point
-    times: dict[Point, list[float]] = field(default_factory=dict)  # of what worked
+    times: dict[Point, list[float]] = field(default_factory=dict)  # alone, of what worked
+    inside: list[Record] = field(default_factory=list)  # of networks
     failed: set[Point] = field(default_factory=set)
     course: list[float] = field(default_factory=list)  # the best after each trial
     exhausted: bool = False
     tried: int = 0  # measurements of this run but the first, which prepares others
     spent: float = 0.0  # on these
     first: float = 0.0  # on the first
-    _best: Point | None = None
+    _fastest: Point | None = None
+    _confirmed: Confirmed | None = None
 
     @property
     def task(self) -> KernelTask:
@@ -64,14 +66,26 @@ class TunedTask:
 
     @property
     def after(self) -> float:
-        return self.time(self.best)
+        """Of the best config: alone, or the share of the default's time that it takes in the network."""
+        found = self.confirmed
+        return self.time(self.best) if found is None else found.share * self.before
 
     @property
     def best(self) -> Point:
-        """The config with the smallest time, the default among them."""
-        if self._best is None:
-            self._best = min(self.times, key=self.time, default=self.default)
-        return self._best
+        """The config to take: the fastest in the network, see `confirmed`, or alone."""
+        return self.fastest if self.confirmed is None else self.confirmed.config
+
+    @property
+    def confirmed(self) -> Confirmed | None:
+        """What times in the network say; None where there are none, or none of the default config alone."""
+        return self._confirmed if self.before < math.inf else None
+
+    @property
+    def fastest(self) -> Point:
+        """The config with the smallest time alone, the default among them."""
+        if self._fastest is None:
+            self._fastest = min(self.times, key=self.time, default=self.default)
+        return self._fastest
 
     @property
     def trials(self) -> int:
@@ -96,11 +110,16 @@ class TunedTask:
             self.failed.add(point)
         else:
             self.times.setdefault(point, []).append(seconds)
-        self._best = None
+        self._fastest = None
         known = point in self.times
         self.strategy.tell(point, self.time(point) if known else None)
         if new:
             self.course.append(min([*self.course[-1:], seconds or math.inf]))
+
+    def learn_inside(self, record: Record) -> None:
+        """What a network said of a config."""
+        self.inside.append(record)
+        self._confirmed = confirmed(self.inside)
 
     def took(self, seconds: float) -> None:
         """How long a measurement lasted, with all that belongs to it."""

@@ -2,7 +2,8 @@
 
     defaults   of the tasks in the plan are measured; the plan is solved again, until nothing new enters it
     search     batches go to tasks in the plan and to those that are close to a place in it
-    confirm    winners and their defaults are measured again
+    confirm    the fastest are compared with their defaults in the network (`confirm`); where none can be run,
+               winners and their defaults are measured again
 
 The plan is solved again whenever that may change it. Every measurement is a record at once, so that whatever
 ends a tuner loses nothing, and the next one goes on from there.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..errors import InputError
+from .confirm import Confirming, Network
 from .costs import record_of
 from .forecast import Forecast, curve, play, winning
 from .hardware import Hardware
@@ -89,9 +91,10 @@ class Tuner:
     """Measures configs of the tasks that are wanted.
 
     The default config of every task in the plan is measured first and competes with all others; a config that
-    is to replace it is measured again, as is the default. Records of this machine and compiler count as
-    measured. `replan` gives what is wanted by all that is recorded by now; `announce` is told once how long
-    the run will take, as soon as trials have shown it; `prior` is what a learned model begins with.
+    is to replace it is compared with it once more, in the `network` if that is given. Records of this machine
+    and compiler count as measured. `replan` gives what is wanted by all that is recorded by now; `announce`
+    is told once how long the run will take, as soon as trials have shown it; `prior` is what a learned model
+    begins with.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Tuner:
         replan: Replan | None = None,
         announce: Callable[[Forecast], None] | None = None,
         prior: CostModel | None = None,
+        network: Network | None = None,
     ):
         if strategy not in STRATEGIES:
             raise InputError(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
@@ -119,6 +123,8 @@ class Tuner:
         self.records, self.threads, self.cold = records, threads, cold
         self.measure = measure or Local(threads, cold=cold, seconds=seconds, time_limit=time_limit)
         self.progress, self.replan, self.announce = progress, replan, announce
+        how = (threads, cold, self.measure.hardware)
+        self.confirming = None if network is None else Confirming(network, *how)
         self.measured = 0
         self.spent = Spent()
         self.interrupted = False
@@ -198,6 +204,9 @@ class Tuner:
         for r in self.records.of(wanted.task):
             if r.hardware == machine and r.cold == self.cold and r.made_by == here:
                 found.learn(tuple(r.config.items()), r.seconds)
+        for r in self.records.in_networks(wanted.task):
+            if r.hardware == machine and r.cold == self.cold and r.made_by == here:
+                found.learn_inside(r)
         return found
 
     def _settle(self) -> None:
@@ -309,6 +318,9 @@ class Tuner:
         """Seconds that confirming will take."""
         if self._budget is None:
             return 0.0
+        if self.confirming is not None:
+            expected = self.confirming.expected(self.tasks, self._network())
+            return min(CONFIRMING * self._budget, expected)
         wanted = sum(len(self._doubted(t)) * self._cost(t) for t in self.tasks if t.count)
         return min(CONFIRMING * self._budget, (CONFIRMED - 1) * wanted)
 
@@ -329,6 +341,29 @@ class Tuner:
             self.announce(self.forecast)
 
     def _confirm(self) -> None:
+        if self.confirming is None:
+            self._confirm_alone()
+            return
+        self.plan_again()
+        for _ in range(ROUNDS):
+            self._tell("comparing the fastest configs in the network")
+            left = math.inf if self._budget is None else self._budget - self._elapsed()
+            compared = 0
+            for record in self.confirming.compare(self.tasks, self._network(), left):
+                self.records.add(record)
+                self._tasks[record.task].learn_inside(record)
+                compared += 1
+            if not compared or not self.plan_again():
+                return
+            self._settle()
+            if self._late(self._reserve()):
+                return
+
+    def _network(self) -> float:
+        """Seconds of a run by the plan of now, as far as they are known."""
+        return sum(t.count * t.after for t in self.tasks if t.count and t.after < math.inf)
+
+    def _confirm_alone(self) -> None:
         """Measures winners and their defaults again, those first that save most; not counted as trials. What
         that brings into the plan is measured, too."""
         for _ in range(ROUNDS):
@@ -370,7 +405,7 @@ class Tuner:
     ) -> Iterator[TunedTask]:
         """The tasks, as soon as the record of each is kept."""
         candidates = [
-            Candidate(found.task, Space.config(point), math.inf if alone else found.after)
+            Candidate(found.task, Space.config(point), math.inf if alone else found.time(found.fastest))
             for found, point in wanted
         ]
         start, took = time.monotonic(), list[tuple[TunedTask, float]]()
@@ -392,6 +427,8 @@ class Tuner:
         self.spent.building += result.building
         self.spent.running += result.running
         found.learn(point, record.seconds)
+        if self.confirming is not None:
+            self.confirming.keep(found, point, result.kernel)
         where = (found.task.digest, self._batches, score, record.seconds)
         self.history.append(Trial(*where, found.after, self.after, self._elapsed()))
 

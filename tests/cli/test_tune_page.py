@@ -32,13 +32,13 @@ def kernel(name="conv<3>", **fields):
         "before": 2e-3,
         "after": 1e-3,
     }
-    given |= {"config": {}, "task": "a", "flops": 10**8, "nbytes": 10**6}
+    given |= {"config": {}, "task": "a", "inside": None, "flops": 10**8, "nbytes": 10**6}
     return TunedKernel(name, **{**given, **fields})
 
 
 def tuning(kernels, history=(), changes=(), forecast=None):
     how = (Path("r.jsonl"), 2, len(history), 60.0, False, Spent(60.0, 30.0, 20.0, 10.0), forecast)
-    return Tuning(tuple(kernels), tuple(changes), *how, tuple(history), "")
+    return Tuning(tuple(kernels), tuple(changes), *how, tuple(history), "", "")
 
 
 def drawn(found):

@@ -1,0 +1,116 @@
+"""Modules of one network that differ in their kernels' configs, run in turns in a child process.
+
+    prepare   one module after the other is made, loaded and run once
+    turn      of each module: one run that nobody times, so that caches hold what is its own, and one profiled
+    round     a turn of each, forwards and backwards, so that a drift of the machine is the same for all
+
+What a module does wrong is heard as the end of its child, with the number of the module.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..runtime.binding import Context
+from .child import Child, Ending, Send, memory_limit
+from .cores import divide
+
+LEAST_ROUNDS, MOST_ROUNDS = 6, 60
+
+Times = dict[str, float]
+"""Seconds of all calls of a task in one run, by digest."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A module's memory to run in, and the digest of the task of each step; "" for a copy."""
+
+    context: Context
+    steps: Sequence[str]
+
+
+Make = Callable[[int], Loaded]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What was heard: the times of each module by round. `failed` is the module that ended it, if one did."""
+
+    rounds: list[list[Times]] = field(default_factory=list)
+    failed: int | None = None
+    error: str = ""
+    detail: str = ""
+    preparing: float = 0.0  # seconds
+
+
+def take_turns(make: Make, count: int, *, threads: int, seconds: float, time_limit: float) -> Turns:
+    """Rounds of `count` modules until `seconds` or MOST_ROUNDS are over, LEAST_ROUNDS at least.
+
+    It is ended when preparing and rounds have taken `time_limit` seconds more than that.
+    """
+    child = Child(
+        lambda send: _act(make, count, seconds, send),
+        seconds=time_limit + seconds,
+        memory=memory_limit(),
+        cpus=divide(threads).measuring,
+    )
+    try:
+        while not child.over():
+            Child.wait([child])
+    except BaseException:
+        child.end()
+        raise
+    return heard(child.end())
+
+
+def _act(make: Make, count: int, seconds: float, send: Send) -> None:
+    started = time.monotonic()
+    loaded: list[Loaded] = []
+    try:
+        for n in range(count):
+            send(n)
+            loaded.append(make(n))
+            _times(loaded[n])
+        send({"preparing": time.monotonic() - started})
+        end = time.monotonic() + seconds
+        for done in range(MOST_ROUNDS):
+            if done >= LEAST_ROUNDS and time.monotonic() > end:
+                break
+            times: dict[int, Times] = {}
+            for n in range(count) if done % 2 == 0 else reversed(range(count)):
+                send(n)
+                loaded[n].context.run()
+                times[n] = _times(loaded[n])
+            send([times[n] for n in range(count)])
+        send({"done": True})
+    except Exception as error:
+        send({"error": "memory" if isinstance(error, MemoryError) else "run", "detail": str(error)})
+
+
+def _times(loaded: Loaded) -> Times:
+    times: Times = {}
+    for digest, step in zip(loaded.steps, loaded.context.run_profiled(), strict=True):
+        times[digest] = times.get(digest, 0.0) + step.ns / 1e9
+    return times
+
+
+def heard(ending: Ending) -> Turns:
+    """What a child said, which may be anything if its memory was spoilt."""
+    rounds: list[list[Times]] = []
+    said: dict[str, Any] = {}
+    last = 0
+    for message in ending.messages:
+        if isinstance(message, int):
+            last = message
+        elif isinstance(message, list):
+            rounds.append(message)
+        elif isinstance(message, dict):
+            said |= message
+    preparing = float(said.get("preparing", ending.seconds))
+    if "done" in said:
+        return Turns(rounds, preparing=preparing)
+    error, detail = said.get("error", ending.error), said.get("detail", ending.detail)
+    return Turns(rounds, last, str(error), " ".join(str(detail).split())[:400], preparing)

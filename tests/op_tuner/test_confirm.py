@@ -1,0 +1,266 @@
+"""Configs are taken by what they do in the network, here with times that are known; modules run in turns."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from burnish.compiler.target import host
+from burnish.compiler.templates import registry
+from burnish.op_tuner import confirm
+from burnish.op_tuner.costs import MeasuredCosts
+from burnish.op_tuner.hardware import this_hardware
+from burnish.op_tuner.isolate import Spans
+from burnish.op_tuner.measure import Measurement
+from burnish.op_tuner.records import Records, best_per_task, confirmed, plain, read
+from burnish.op_tuner.tuned_task import Wanted
+from burnish.op_tuner.tuner import Tuner
+from burnish.op_tuner.turns import LEAST_ROUNDS, MOST_ROUNDS, Loaded, Turns, take_turns
+from burnish.runtime.binding import StepTime
+
+from .tasks import double, hang, record
+
+ALONE = {1: 10e-3, 2: 7e-3, 3: 8e-3, 4: 9e-3, 5: 11e-3}  # by the answer x; the default is 1
+
+
+class Question:
+    def params(self, task, cfg):
+        return cfg.choose("x", range(1, 6), 1)
+
+
+class Alone:
+    """A measurer that knows the costs."""
+
+    def __init__(self):
+        self.hardware, self.spans, self.seen = this_hardware(), Spans(), []
+
+    def __call__(self, candidates, alone=False):
+        for n, candidate in enumerate(candidates):
+            x = Question().params(candidate.task, candidate.config)
+            self.seen.append(x)
+            config = {k: plain(v) for k, v in candidate.config.chosen.items()}
+            yield n, Measurement(ALONE[x], 0.0, 5, config=config)
+
+
+class Network:
+    """Modules whose kernels take so long by x, `noise` more or less by turn; that of `bad` fails."""
+
+    name = "net"
+
+    def __init__(self, inside, noise=0.0, bad=None, interrupted=False):
+        self.inside, self.noise, self.bad, self.interrupted = inside, noise, bad, interrupted
+        self.asked = []
+
+    def __call__(self, variants, seconds, time_limit):
+        xs = [{digest: dict(point)["x"] for digest, point in v.items()} for v in variants]
+        self.asked.append([set(v.values()) for v in xs])
+        if self.interrupted:
+            raise KeyboardInterrupt
+        for n, v in enumerate(xs):
+            if self.bad in v.values():
+                return Turns([], n, "crash", "SIGSEGV")
+        disturbed = [1 + self.noise * (r % 5 - 2) for r in range(20)]
+        rounds = [
+            [{d: self.inside[x] * (f if n else 1) for d, x in v.items()} for n, v in enumerate(xs)]
+            for f in disturbed
+        ]
+        return Turns(rounds, preparing=1.0)
+
+    def keep(self, task, point, kernel):
+        raise AssertionError("the measurer builds nothing")
+
+
+@pytest.fixture
+def task(monkeypatch):
+    monkeypatch.setitem(registry.TEMPLATES, "naive", Question())
+    return double()
+
+
+@pytest.fixture
+def records(tmp_path):
+    return Records(tmp_path / "records.jsonl", shipped=False)
+
+
+def tuned(task, records, network, trials=5, calls=2):
+    wanted = [Wanted(task, calls, calls)]
+    found = Tuner(wanted, records, threads=1, strategy="random", measure=Alone(), network=network)
+    found.run(trials=trials)
+    return found, found.tasks[0]
+
+
+def picked(task, records):
+    return Question().params(task, Records(records.path, shipped=False).pick_config(task))
+
+
+@pytest.mark.parametrize(
+    ("inside", "taken", "share"),
+    [
+        ({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9}, 2, 0.7),  # as alone
+        ({1: 1.0, 2: 1.1, 3: 0.8, 4: 0.9}, 3, 0.8),  # the fastest alone loses in the network
+        ({1: 1.0, 2: 1.1, 3: 1.0, 4: 0.995}, 1, 1.0),  # no gain beyond doubt
+    ],
+)
+def test_the_network_decides(task, records, inside, taken, share):
+    network = Network(inside)
+    found, state = tuned(task, records, network)
+    assert network.asked == [[{1}, {2}, {3}, {4}]], "the default and the fastest, once"
+    assert dict(state.best) == {"x": taken} and dict(state.fastest) == {"x": 2}
+    assert found.before == 20e-3 and found.after == pytest.approx(20e-3 * share)
+    assert picked(task, records) == taken
+    price = MeasuredCosts(records, host(), 1, measure=False).known(task)
+    assert price.seconds == pytest.approx(10e-3 * share) and price.default == 10e-3
+    (exported,) = best_per_task(read(records.path)[0])
+    assert exported.config == {"x": taken} and exported.seconds == ALONE[taken] and not exported.network
+
+
+def test_a_gain_within_the_noise_is_none(task, records):
+    inside = {1: 1.0, 2: 0.95, 3: 1.0, 4: 1.0}
+    assert dict(tuned(task, records, Network(inside, noise=0.002))[1].best) == {"x": 2}
+    noisy = Records(records.path.with_name("noisy.jsonl"), shipped=False)
+    assert dict(tuned(task, noisy, Network(inside, noise=0.1))[1].best) == {"x": 1}
+
+
+def test_what_the_network_has_seen_is_not_compared_again(task, records):
+    inside = {1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9}
+    tuned(task, records, Network(inside))
+    network = Network(inside)
+    found, state = tuned(task, records, network, trials=1)
+    assert network.asked == [] and dict(state.best) == {"x": 2} and found.after == pytest.approx(14e-3)
+
+
+def test_a_task_that_the_plan_does_not_run_is_not_compared(task, records):
+    network = Network(ALONE)
+    tuned(task, records, network, calls=0)
+    assert network.asked == []
+
+
+def test_an_interrupt_keeps_everything(task, records):
+    found, state = tuned(task, records, Network({}, interrupted=True))
+    assert found.interrupted and len(records) == 5 and dict(state.best) == {"x": 2}
+    network = Network({1: 1.0, 2: 1.1, 3: 0.8, 4: 0.9})
+    found, state = tuned(task, Records(records.path, shipped=False), network, trials=1)
+    assert len(network.asked) == 1 and dict(state.best) == {"x": 3}
+
+
+def test_a_module_that_fails_is_its_configs_outcome(task, records):
+    network = Network({1: 1.0, 3: 0.8, 4: 0.9}, bad=2)
+    found, state = tuned(task, records, network)
+    assert network.asked[1:] == [[{1}, {3}, {4}]] and dict(state.best) == {"x": 3}
+    (failed,) = (r for r in records.in_networks(task) if r.error)
+    assert failed.error == "crash" and failed.config == {"x": 2} and not found.confirming.failure
+    assert picked(task, records) == 3
+
+
+def test_a_network_that_fails_with_default_configs(task, records):
+    network = Network({}, bad=1)
+    found, state = tuned(task, records, network)
+    assert "crash" in found.confirming.failure and len(network.asked) == 1
+    assert not records.in_networks(task) and dict(state.best) == {"x": 2}
+
+
+def test_comparing_is_reserved_from_the_budget(task, records, monkeypatch):
+    """A trial takes a second, and so does comparing."""
+    clock = [0.0]
+
+    class Slow(Alone):
+        def __call__(self, candidates, alone=False):
+            for found in super().__call__(candidates, alone):
+                clock[0] += 1
+                yield found
+
+    class SlowNetwork(Network):
+        def __call__(self, variants, seconds, time_limit):
+            clock[0] += confirm.PREPARING + seconds
+            return super().__call__(variants, seconds, time_limit)
+
+    monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
+    tasks = [Wanted(replace(task, name=name), 1, 1) for name in "abcdefghijkl"]
+    network = SlowNetwork({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9, 5: 1.0})
+    found = Tuner(tasks, records, threads=1, strategy="random", measure=Slow(), network=network)
+    found.run(budget=30.0)
+    assert network.asked and found.measured < 30 and 24 <= clock[0] <= 31
+
+
+def test_records_of_networks_read_back_and_old_ones_too(task, records):
+    inside = record(task=task.digest, network="net", against=2e-3)
+    old = record(task=task.digest)
+    assert "network" not in old.line and "against" not in old.line
+    records.add(old, inside)
+    assert read(records.path)[0] == [old, inside]
+    assert list(records) == records.of(task) == [old] and records.in_networks(task) == [inside]
+
+
+def test_the_share_of_several_networks_is_their_median():
+    default = record(network="net", against=1e-3, config={"x": 1})
+    wins = [record(network="net", seconds=s, against=2e-3, config={"x": 2}) for s in (1e-3, 1.4e-3, 1.5e-3)]
+    found = confirmed([default, *wins])
+    assert found.config == (("x", 2),) and found.share == pytest.approx(0.7) and found.record == wins[1]
+    assert confirmed([default]).share == 1.0 and confirmed([]) is None
+    assert confirmed([default, record(seconds=1e-9, config={"x": 3})]).config == (("x", 1),)
+
+
+class Context:
+    """Two steps, the second a copy."""
+
+    def __init__(self, act=lambda: None):
+        self.act, self.runs = act, 0
+
+    def run(self):
+        self.runs += 1
+        self.act()
+
+    def run_profiled(self):
+        return [StepTime("k", "n", 1000 * (1 + self.runs)), StepTime("copy", "", 10)]
+
+
+def turns(*acts, seconds=0.0, time_limit=20.0):
+    def make(n):
+        return Loaded(Context(acts[n]), ["digest", ""])
+
+    return take_turns(make, len(acts), threads=1, seconds=seconds, time_limit=time_limit)
+
+
+def nothing():
+    pass
+
+
+def test_turns():
+    found = turns(nothing, nothing)
+    assert found.failed is None and len(found.rounds) == LEAST_ROUNDS
+    times = [r[1]["digest"] for r in found.rounds]
+    assert times == pytest.approx([1e-6 * (n + 2) for n in range(LEAST_ROUNDS)])
+    assert [len(each) for each in found.rounds] == [2] * LEAST_ROUNDS
+    assert len(turns(nothing, nothing, seconds=5.0).rounds) == MOST_ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "crash"),
+        (lambda: os._exit(3), "exit"),
+        (hang, "timeout"),
+        (lambda: [].pop(), "run"),
+    ],
+)
+def test_whatever_a_module_does_is_heard(act, error):
+    found = turns(nothing, act, nothing, time_limit=0.5)
+    assert (found.failed, found.error) == (1, error)
+
+
+def test_ctrl_c_ends_the_child(monkeypatch):
+    monkeypatch.setattr("burnish.op_tuner.turns.Child.wait", lambda children: interrupt(children[0]))
+    started, ended = time.monotonic(), SimpleNamespace(pid=0)
+
+    def interrupt(child):
+        ended.pid = child._pid
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        turns(hang, hang)
+    assert time.monotonic() - started < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(ended.pid, 0)
