@@ -6,7 +6,7 @@ A question with a single option is not asked, so that every point of a space is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import permutations
 from typing import Any, TypeVar
@@ -69,12 +69,18 @@ def nested(order: Sequence[str], extents: Mapping[str, int], body: Body, kind: s
     return body
 
 
-def cache_blocks(cfg: Config, knob: str, extents: Mapping[str, int], loops: Sequence[str]) -> dict[str, int]:
+def cache_blocks(
+    cfg: Config,
+    knob: str,
+    extents: Mapping[str, int],
+    loops: Sequence[str],
+    allowed: Callable[[Mapping[str, int]], bool] = lambda cuts: True,
+) -> dict[str, int]:
     """Loop → iterations of a block, for loops that are cut; by default none. Blocks divide their loop."""
     cuts: dict[str, int] = {}
     for lp in loops:
         n = extents[lp]
-        sizes = divisors(n) if n >= LEAST_BLOCKED else (n,)
+        sizes = [d for d in divisors(n) if allowed({**cuts, lp: d})] if n >= LEAST_BLOCKED else ()
         size = choose(cfg, f"{knob}_{lp}", sizes, n)
         if size < n:
             cuts[lp] = size

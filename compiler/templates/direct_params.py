@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
+from types import MappingProxyType
 
 from ..ir import scalar as s
 from ..ir.expr import Stage, TensorExpr
@@ -27,7 +28,8 @@ from .prefetch import blocks_ahead, panel_bytes, weight_bytes
 from .register_tiles import ACC, MAX_UNROLLED, Params, Roles, lanes_of, rank_tiles, slides_with
 
 ENOUGH_TASKS = 8  # for every thread; with fewer, the innermost loop over pixels is dealt too
-LONGEST_CODE = 1000  # in all bodies: those at the image's borders skip different taps
+LONGEST_CODE = 1000  # in all versions of a body, of about 16 bytes each: half of a first-level cache
+LONGEST_SHORT_SUM = 16  # terms beside the taps
 TERMS = (1, 2, 4, 8, 16)  # of a sum in one iteration
 
 
@@ -96,13 +98,34 @@ class Subject:
         tiled = [p for p in self.roles.pixels if tile.get(p, 1) > 1]
         return tuple(t for t in self.roles.taps if any((t, p) in self.slides for p in tiled))
 
-    def short(self, tile: Mapping[str, int], unrolled: tuple[str, ...], terms: int = 1) -> bool:
-        """Whether what is written out compiles in a fraction of a second."""
+    def short(
+        self,
+        tile: Mapping[str, int],
+        unrolled: tuple[str, ...],
+        terms: int = 1,
+        cuts: Mapping[str, int] = MappingProxyType({}),
+    ) -> bool:
+        """Whether what is written out stays in the instruction cache, and compiles in well under a second."""
         lanes = lanes_of(self.acc, self.task.target)
         registers = math.prod(-(-n // lanes) if a == self.roles.vector else n for a, n in tile.items())
-        taps = math.prod(self.extents[t] for t in unrolled)
-        body = registers * taps * terms
-        return body <= LONGEST_BODY and body * (taps if self.padded else 1) <= LONGEST_CODE
+        body = registers * math.prod(self.extents[t] for t in unrolled) * terms
+        return body <= LONGEST_BODY and body * self._versions(tile, unrolled, cuts) <= LONGEST_CODE
+
+    def _versions(self, tile: Mapping[str, int], unrolled: tuple[str, ...], cuts: Mapping[str, int]) -> int:
+        """How often a body is written: tiles at the image's borders skip taps, the last ones may be smaller.
+
+        Where a loop over such tiles is cut into blocks, the first and the last block are two loops each.
+        """
+        count = 1
+        for axis in (*self.roles.pixels, *{self.roles.vector, self.roles.column}):
+            size, extent = tile.get(axis or "", 1), self.extents.get(axis or "", 1)
+            tiles = -(-extent // size)
+            block = cuts.get(f"{axis}_o" if axis in tile else f"{axis}", tiles)
+            if self.padded and any((tap, axis) in self.slides for tap in unrolled):
+                count *= min(tiles, 5 if 1 < block < tiles else 3)
+            elif tiles > 1 and extent % size:
+                count *= 2
+        return count
 
 
 def _tile(subject: Subject, cfg: Config) -> tuple[tuple[str, int], ...]:
@@ -118,7 +141,10 @@ def params_of(subject: Subject, cfg: Config) -> Params:
     reduction = _reduction(subject, unrolled, cfg)
     plain_sum = len(reduction) == 1 and not roles.taps and not block  # of a matrix product
     loops = outer_loops(subject, dict(tile))
-    cuts = cache_blocks(cfg, "block", loops, [lp for lp in loops if lp not in subject.outermost])
+    cuts = cache_blocks(
+        *(cfg, "block", loops, [lp for lp in loops if lp not in subject.outermost]),
+        allowed=lambda cuts: subject.short(dict(tile), unrolled, cuts=cuts),
+    )
     order, extents = _outer_order(subject, loops, cuts, cfg)
     cold = subject.weight_bytes > task.target.l2
     step = f"{block[0][0]}_o" if block else (*reduction, "")[0]
@@ -138,7 +164,7 @@ def params_of(subject: Subject, cfg: Config) -> Params:
         dealt=dealt_loops(cfg, "tasks", extents, _dealt(subject, order, extents), task.threads),
         reduction=reduction,
         unrolled=unrolled,
-        together=_together(subject, dict(tile), unrolled, plain_sum, cfg),
+        together=_together(subject, dict(tile), unrolled, cuts, plain_sum, cfg),
         block=block,
         prefetch=choose(
             cfg,
@@ -192,18 +218,27 @@ def _dealt(subject: Subject, order: tuple[str, ...], extents: list[int]) -> int:
 
 
 def _unrolled_taps(subject: Subject, tile: Mapping[str, int], cfg: Config) -> tuple[str, ...]:
-    """By default those over tiled pixels; where nothing else is summed (depthwise, pooling), all if short."""
+    """By default those over tiled pixels; where nothing else is summed (depthwise, pooling), all if short.
+
+    Beside a long sum, what more is written out is only more code.
+    """
     roles, extents = subject.roles, subject.extents
     taps, tiled = roles.taps, subject.tiled_taps(tile)
     pixels = math.prod(n for axis, n in tile.items() if axis != roles.vector)
     whole = not roles.sums and pixels * math.prod(extents[t] for t in taps) <= MAX_UNROLLED
-    some = [c for n in range(len(taps) + 1) for c in combinations(taps, n)]
+    long = math.prod(extents[a] for a in roles.sums) > LONGEST_SHORT_SUM
+    some = [tiled] if long else [c for n in range(len(taps) + 1) for c in combinations(taps, n)]
     short = [c for c in some if set(tiled) <= set(c) and subject.short(tile, c)]
     return choose(cfg, "unrolled", short, taps if whole else tiled)
 
 
 def _together(
-    subject: Subject, tile: Mapping[str, int], unrolled: tuple[str, ...], plain: bool, cfg: Config
+    subject: Subject,
+    tile: Mapping[str, int],
+    unrolled: tuple[str, ...],
+    cuts: Mapping[str, int],
+    plain: bool,
+    cfg: Config,
 ) -> tuple[str, int]:
     """The innermost loop over a sum, and how many of its terms one iteration takes.
 
@@ -216,7 +251,8 @@ def _together(
     extent, size = subject.extents[axis], blocks.get(axis, 0)
     divide = (1,) if size and extent % size else divisors(size or extent)
     reused = any(tile.get(a, 1) > 1 for a in roles.pixels)
-    terms = [n for n in (TERMS if plain else divide) if n <= TERMS[-1] and subject.short(tile, unrolled, n)]
+    every = [n for n in (TERMS if plain else divide) if n <= TERMS[-1]]
+    terms = [n for n in every if subject.short(tile, unrolled, n, cuts)]
     return f"{axis}_i" if size else axis, choose(cfg, "together", terms, 4 if plain and reused else 1)
 
 
