@@ -20,8 +20,8 @@ from .features import CHUNK, NAMES, Batch
 from .nest_features import MAIN, OTHER, Shown, of_nests
 from .sketch import Key, Sketch
 
-GROWTH = 1.05  # how many more examples there must be before what they say is put together again
-KEPT = 1 << 15  # features of nests
+GROWTH = 1.25  # how many more examples there must be before what they say is put together again
+KEPT = 1 << 14  # features of nests
 
 
 class Bulk:

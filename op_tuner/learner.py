@@ -20,6 +20,7 @@ from .space import Point, Space
 GROWTH = 1.25  # how much more there must be to learn from before the global model is fitted again
 LESSON, LESSONS = 24, 4  # points, and as many neighbours, that are lowered before others are told from them
 ENOUGH = 0.9  # share of the features of random points that are known for sure
+WORTH = 0.05  # by which a lesson must have raised that share for another one to follow
 
 
 class Learner:
@@ -98,12 +99,17 @@ class TaskLearner:
         return self._model
 
     def _study(self, numbered: Numbered) -> None:
-        """Lowers points, random ones and their neighbours, until most others' features are known for sure."""
-        random = np.random.default_rng(self.learner.seed)
+        """Lowers points, random ones and their neighbours, until most others' features are known for sure or
+        more points tell no more."""
+        random, sure = np.random.default_rng(self.learner.seed), -WORTH
         for _ in range(LESSONS):
             rows = numbered.draw(LESSON, random)
             rows = np.concatenate([rows, numbered.neighbours(rows, random)])
-            if len(self.bulk) and self.bulk.rows(rows)[1].mean() > ENOUGH:
+            before, sure = (
+                sure,
+                float(self.bulk.rows(rows)[1].mean()) if len(self.bulk) and len(rows) else 0.0,
+            )
+            if sure > ENOUGH or sure < before + WORTH:
                 break
             self._lowered([point for point in numbered.points(rows) if point is not None])
 

@@ -82,6 +82,21 @@ class Numbered:
             found = np.concatenate([found, rows[~self._rejected(rows)]])
         return found
 
+    def every(self, limit: int) -> np.ndarray | None:
+        """(n, knobs) all points; None if there may be more than `limit`."""
+        rows = np.zeros((int(self._any), len(self.knobs)), int)
+        for name in self._order:
+            n = self._place[name]
+            offer, asked = self._offers(n, rows), self._asked(n, rows)
+            sizes = np.where(asked, self._sizes[n][offer], 1)
+            if sizes.sum() > limit:
+                return None
+            option = np.concatenate([np.arange(size) for size in sizes]) if len(rows) else np.zeros(0, int)
+            before = np.repeat(np.arange(len(rows)), sizes)
+            rows = rows[before]
+            rows[:, n] = np.where(asked[before], self._choices[n][offer[before], option], 0)
+        return rows[~self._rejected(rows)]
+
     def neighbours(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Each row with one answer changed; later answers stay where they are still offered. Rows stay as
         they are where that is rejected, or nothing can be changed."""

@@ -4,7 +4,7 @@ random     every point of the space is as likely as its answers
 genetic    crosses and changes the fastest measured so far
 annealing  simulated annealing on a model of the costs, then a batch of high scores that differ from each
            other (Chen et al. 2018, *Learning to Optimize Tensor Programs*, algorithm 1). The walk goes by
-           drafts, which are quick; the best of them are scored properly
+           drafts, which are quick; the best of them are scored properly. In a small space all are drafted
 
 None of them proposes a point twice.
 """
@@ -22,9 +22,11 @@ import numpy as np
 from .numbered import Numbered
 from .space import TRIES, Point, Space
 
-CHAINS = 128
-STEPS = 500  # of every chain in a round, at most
-PATIENCE = 50  # steps without a better point
+CHAINS = 256
+STEPS = 125  # of every chain in a round, at most
+PATIENCE = 25  # steps without a better point
+FEW = 8192  # points that are all scored instead of walking among them
+PLANNED = 0.25  # how many points a round chooses at least, over those measured by then
 VERIFIED = 4  # times the batch: the best drafts, which are scored properly
 EPSILON = 0.05  # share of a batch that is random
 DIVERSITY = 0.1  # standard deviations of the scores that a new answer to a question is worth
@@ -109,25 +111,42 @@ class Annealing(Random):
         super().__init__(space, seed)
         self.scorer = scorer
         self.chains: list[Point] = []
-        self.walked = 0  # different points that the last walk came to
+        self.walked = 0  # different points that were drafted in the last round
         self._random_rows = np.random.default_rng(seed)
+        self._planned: list[Point] = []
 
     @cached_property
     def numbered(self) -> Numbered:
         return Numbered(self.space)
 
+    @cached_property
+    def _every(self) -> np.ndarray | None:
+        """(n, knobs) of a small space."""
+        return self.numbered.every(FEW)
+
     def propose(self, count: int) -> list[Point]:
+        """In rounds, the longer the more is known: a few more measurements then change a model little."""
+        planned = [point for point in self._planned if point not in self.times]
+        if len(planned) >= count:
+            self._planned = planned[count:]
+            return planned[:count]
         if not self.scorer.ready():
             return self._random(count, [])
-        chance = sum(self.rng.random() < EPSILON for _ in range(count))
-        points = self._promising(VERIFIED * count)
+        size = max(count, int(PLANNED * len(self.times)))
+        chance = sum(self.rng.random() < EPSILON for _ in range(size))
+        points = self._promising(VERIFIED * size)
         scores = dict(zip(points, map(float, self.scorer.scores(points))))
-        found = diverse(scores, count - chance)
-        return [*found, *self._random(count - len(found), found)]
+        found = diverse(scores, size - chance)
+        found += self._random(size - len(found), found)
+        self._planned = found[count:]
+        return found[:count]
 
     def _promising(self, count: int) -> list[Point]:
-        """The best drafts of a walk that have not been measured."""
-        rows, drafts = self._anneal()
+        """The best drafts of a walk, in a small space of all points, that have not been measured."""
+        if self._every is not None:
+            rows, drafts = self._every, self.scorer.drafts(self.numbered, self._every)
+        else:
+            rows, drafts = self._anneal()
         self.walked = len(rows)
         known = {row.tobytes() for row in self.numbered.rows(list(self.times))}
         found: dict[Point, None] = {}

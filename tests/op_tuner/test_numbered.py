@@ -56,6 +56,13 @@ def test_every_point_is_drawn(numbered):
     assert len(points) == 500 and {values(p) for p in points} == ALL
 
 
+def test_all_points_of_a_small_space(numbered):
+    rows = numbered.every(len(ALL) + 8)
+    points = numbered.points(rows)
+    assert len(points) == len(ALL) and {values(p) for p in points} == ALL
+    assert numbered.every(len(ALL) - 1) is None
+
+
 def test_neighbours(numbered):
     """One answer is changed, those that follow from it too; steps lead everywhere."""
     rng = np.random.default_rng(1)

@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from burnish.compiler.templates import registry
+from burnish.op_tuner import search
 from burnish.op_tuner.search import CHAINS, VERIFIED, Annealing, Genetic, Random, diverse
 from burnish.op_tuner.space import Space
 
@@ -134,8 +135,9 @@ def test_failures_are_not_built_upon(space, which):
     assert len(set(strategy.propose(8))) == 8
 
 
-def test_chains_go_on(space):
+def test_chains_go_on(space, monkeypatch):
     """From round to round; a chain stands on the fastest that was measured."""
+    monkeypatch.setattr(search, "FEW", 0)
     strategy = Annealing(space, Knowing())
     strategy.propose(4)
     first = list(strategy.chains)
@@ -169,6 +171,22 @@ def test_the_best_drafts_are_scored(space):
     assert len(scored) == 8 * VERIFIED and min(map(cost, scored)) == 1.0
     share = [np.mean([dict(p)["unroll"] == 4 for p in points]) for points in (scored, found)]
     assert share[0] > 0.2 > share[1]
+
+
+@pytest.mark.parametrize("few", (0, search.FEW))
+def test_rounds_grow(space, monkeypatch, few):
+    """Behind many measurements several batches are chosen at once; none is proposed twice."""
+    monkeypatch.setattr(search, "FEW", few)
+    strategy = Annealing(space, Knowing())
+    for point in Random(space, 1).propose(64):
+        strategy.tell(point, cost(point))
+    rounds = []
+    monkeypatch.setattr(strategy.scorer, "ready", lambda: rounds.append(1) or True)
+    for walked in (1, 1, 2):
+        batch = strategy.propose(8)
+        assert len(set(batch) - set(strategy.times)) == 8 and len(rounds) == walked
+        for point in batch:
+            strategy.tell(point, cost(point))
 
 
 def test_annealing_is_random_before_anything_is_learnt(space):
