@@ -16,8 +16,7 @@ from .graph_passes.make_plan import make_plan
 from .kernel_cache import KernelStore
 from .module import Module
 from .network_plans import NetworkPlans
-from .op_tuner.records import RecordedConfig
-from .op_tuner.space import Point
+from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
 from .pipeline import kernel_tasks
 from .runtime.binding import Context
@@ -38,7 +37,7 @@ class NetworkTurns:
 
     def keep(self, task: KernelTask, point: Point, kernel: Kernel) -> None:
         """What has been built need not be built again, neither here nor when the model is compiled."""
-        self.store.put(task, RecordedConfig(dict(point)), kernel)
+        self.store.put(task, Space.config(point), kernel)
 
     def __call__(self, variants: Sequence[Mapping[str, Point]], seconds: float, time_limit: float) -> Turns:
         """Turns of modules whose tasks have these configs, by digest; the default one where there is none."""
@@ -64,7 +63,7 @@ class _Modules:
 
         def pick(task: KernelTask) -> Config:
             point = self.variants[n].get(task.digest)
-            return DefaultConfig() if point is None else RecordedConfig(dict(point))
+            return DefaultConfig() if point is None else Space.config(point)
 
         kernels = self.store.build_all(tasks, pick)
         packed = make_plan(self.graph, kernels, {}, target)

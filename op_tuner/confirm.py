@@ -60,8 +60,9 @@ class Confirming:
 
     def expected(self, tasks: Sequence[TunedTask], network: float) -> float:
         """Seconds that comparing will take, where a run of the network takes `network`."""
-        count = len(_variants(tasks))
-        return self._preparing + self._seconds(count, network) if count > 1 else 0.0
+        if not any(t.count and t.fastest != t.default and not _seen(t, t.fastest) for t in tasks):
+            return 0.0
+        return self._preparing + self._seconds(1 + BEST, network)
 
     def compare(self, tasks: Sequence[TunedTask], network: float, left: float) -> Iterator[Record]:
         """The records of the fastest configs of the plan's tasks, and of their defaults, if any are left to
@@ -100,6 +101,8 @@ class Confirming:
             if len(points) < 2 or digest not in rounds[0][0]:
                 continue
             own = np.array([[times[digest] for times in each] for each in rounds]) / found.count
+            if not own.all():
+                continue  # shorter than the clock can tell
             against = float(np.median(own[:, 0]))
             for point, n in sorted(points.items(), key=lambda p: p[1]):
                 low, share, high = np.percentile(own[:, n] / own[:, 0], (25, 50, 75))
@@ -128,8 +131,11 @@ def _base(found: TunedTask) -> Point:
 
 def _doubted(found: TunedTask) -> list[Point]:
     """Of the fastest, those that no network has seen."""
-    seen = {tuple(r.config.items()) for r in found.inside}
-    return [point for point in _fastest(found) if point not in seen]
+    return [point for point in _fastest(found) if not _seen(found, point)]
+
+
+def _seen(found: TunedTask, point: Point) -> bool:
+    return any(tuple(r.config.items()) == point for r in found.inside)
 
 
 def _fastest(found: TunedTask) -> list[Point]:

@@ -9,16 +9,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from burnish import pipeline
+from burnish.compiler.build_kernel import build_kernel
 from burnish.compiler.target import host
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.plan_layout import PlanOptions
-from burnish.kernel_cache import KernelStore
+from burnish.kernel_cache import KernelStore, symbol
 from burnish.models import zoo
 from burnish.network_plans import NetworkPlans
+from burnish.network_turns import NetworkTurns
 from burnish.op_tuner.costs import record_of
 from burnish.op_tuner.measure import Measurement
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.space import Space
+from burnish.op_tuner.turns import LEAST_ROUNDS
 
 
 @pytest.fixture
@@ -99,6 +102,26 @@ def test_tuning_one_task_does_not_promise_as_much_of_another(plans):
 
 def drawn(task, seed):
     return Space(task).draw(random.Random(seed))
+
+
+def test_modules_of_the_plan_in_turns(plans, tmp_path):
+    """One with default configs, one with others; what was kept is not built again."""
+    wanted = [w for w in plans.wanted() if w.count]
+    spaces = {w.task.digest: Space(w.task) for w in wanted}
+    default = {digest: space.default() for digest, space in spaces.items()}
+    other = {digest: space.draw(random.Random(1)) for digest, space in spaces.items()}
+    store = KernelStore(folder=tmp_path / "kernels")
+    network = NetworkTurns(plans, store)
+    for w in wanted:
+        for point in {default[w.task.digest], other[w.task.digest]}:
+            network.keep(w.task, point, build_kernel(w.task, Space.config(point), symbol(w.task)))
+    kept = set(store.folder.iterdir())
+    found = network([default, other], 0.0, 60.0)
+    assert found.failed is None and len(found.rounds) == LEAST_ROUNDS, found.detail
+    for times in (t for each in found.rounds for t in each):
+        assert set(spaces) <= set(times) and all(s >= 0 for s in times.values())
+    built = set(store.folder.iterdir()) - kept
+    assert len(built) == len(set(found.rounds[0][0]) - set(spaces) - {""}), "those without questions"
 
 
 def test_ablations_have_no_rivals(plans):
