@@ -67,6 +67,13 @@ class Memory(ABC):
             form = self._linear[e] = affine.linear(e)
         return form
 
+    def difference(self, e: Binary) -> Linear:
+        """Of the sides of a comparison."""
+        form = self._linear.get(e)
+        if form is None:
+            form = self._linear[e] = affine.linear(Binary("sub", e.a, e.b))
+        return form
+
     def flat(self, buffer: Buffer, idx: tuple[Expr, ...]) -> Linear:
         """The element's distance from the start of its buffer."""
         key = (buffer.name, buffer.shape, idx)
@@ -173,9 +180,13 @@ class Memory(ABC):
             base = self.remember(("ptr", buffer.name, tuple((t.text, c) for t, c in terms)), make)  # type: ignore[assignment]
         if offset == 0:
             return base
-        name = self.fn.fresh("p")
-        self.fn.emit(f"{name} = getelementptr i8, ptr {base}, i64 {offset * size}")
-        return name
+
+        def shift() -> str:
+            name = self.fn.fresh("p")
+            self.fn.emit(f"{name} = getelementptr i8, ptr {base}, i64 {offset * size}")
+            return name
+
+        return self.remember(("at", base, offset * size), shift)  # type: ignore[return-value]
 
     def forget_loads(self) -> None:
         """Passes the addresses in use through an empty assembly statement, so that LLVM cannot tell that

@@ -69,7 +69,7 @@ class Scalars(Memory):
         raise InternalError(f"code generation: {e!r}")
 
     def compare_indices(self, e: Binary) -> Value:
-        offset, terms, step = self.resolve(self.linear(Binary("sub", e.a, e.b)))
+        offset, terms, step = self.resolve(self.difference(e))
         if not terms:
             lanes = self.vector[1] if self.vector else 1
             return mask_of([COMPARE[e.op](offset + step * n, 0) for n in range(lanes)])

@@ -148,25 +148,35 @@ def decide(e: Expr, ranges: Mapping[str, Range]) -> bool | None:
     return None
 
 
-def simplify(e: Expr, ranges: Mapping[str, Range], known: dict[Expr, Expr] | None = None) -> Expr:
+class Known(dict[Expr, Expr]):
+    """What expressions became under the same ranges. Equal results are one object, also across ranges where
+    the same `results` are handed in.
+    """
+
+    def __init__(self, results: dict[Expr, Expr] | None = None):
+        super().__init__()
+        self.results = {} if results is None else results
+
+
+def simplify(e: Expr, ranges: Mapping[str, Range], known: Known | None = None) -> Expr:
     """An equal expression under the given ranges: linear parts collected, //, % and guards resolved.
 
-    `known` may hold what was simplified under the same ranges, and takes up what is: equal parts become one
-    object.
+    `known` may hold what was simplified under the same ranges, and takes up what is.
     """
-    return _simplify(e, ranges, {} if known is None else known)
+    return _simplify(e, ranges, Known() if known is None else known)
 
 
-def _simplify(e: Expr, ranges: Mapping[str, Range], known: dict[Expr, Expr]) -> Expr:
+def _simplify(e: Expr, ranges: Mapping[str, Range], known: Known) -> Expr:
     if isinstance(e, Const):
         return e
     found = known.get(e)
     if found is None:
-        found = known[e] = _simplified(e, ranges, known)
+        result = _simplified(e, ranges, known)
+        found = known[e] = known.results.setdefault(result, result)
     return found
 
 
-def _simplified(e: Expr, ranges: Mapping[str, Range], known: dict[Expr, Expr]) -> Expr:
+def _simplified(e: Expr, ranges: Mapping[str, Range], known: Known) -> Expr:
     parts = children(e)
     if not parts:
         if isinstance(e, Var) and e.name in ranges and ranges[e.name][0] == ranges[e.name][1]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -71,15 +72,8 @@ class Expr:
     """
 
     def __hash__(self) -> int:
-        stack: list[Expr] = [self]
-        while "_hash" not in self.__dict__:
-            top = stack[-1]
-            missing = [c for c in children(top) if "_hash" not in c.__dict__]
-            stack.extend(missing)
-            if not missing:
-                object.__setattr__(top, "_hash", hash((type(top).__name__, _label(top), children(top))))
-                stack.pop()
-        return int(self.__dict__["_hash"])
+        known: int | None = self.__dict__.get("_hash")
+        return _hashed(self) if known is None else known
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Expr) and hash(self) == hash(other) and _same(self, other))
@@ -242,7 +236,14 @@ class Cast(Expr):
 # --- construction ---------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1 << 14)
+def _index(value: int) -> Const:
+    return Const(value, I64)
+
+
 def const(value: int | float | bool, dtype: DType = I64) -> Const:
+    if dtype is I64:
+        return _index(int(value))
     if dtype.kind == "bool":
         return Const(bool(value), dtype)
     if dtype.is_integer:
@@ -405,6 +406,19 @@ def _label(e: Expr) -> object:
         case Cast(type=d):
             return d.code
     return None
+
+
+def _hashed(e: Expr) -> int:
+    """The hash of an expression, kept in every object of it."""
+    stack = [e]
+    while "_hash" not in e.__dict__:
+        top = stack[-1]
+        missing = [c for c in top.children if "_hash" not in c.__dict__]
+        stack.extend(missing)
+        if not missing:
+            top.__dict__["_hash"] = hash((type(top).__name__, _label(top), top.children))
+            stack.pop()
+    return int(e.__dict__["_hash"])
 
 
 def _same(a: Expr, b: Expr) -> bool:

@@ -12,18 +12,25 @@ from ..ir.scalar import Const, Expr
 
 
 class Simplifier:
-    """Remembers what expressions became under which ranges: unrolled and partitioned loops repeat them. Equal
-    ones become one object."""
+    """Remembers what became of expressions and bodies under which ranges: unrolled and partitioned loops
+    repeat them. Equal expressions become one object, which makes looking them up cheap."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[tuple[str, Range], ...], dict[Expr, Expr]] = {}
+        self._known: dict[tuple[tuple[str, Range], ...], affine.Known] = {}
+        self._results: dict[Expr, Expr] = {}
+        self._done: dict[tuple[tuple[tuple[str, Range], ...], int], Body] = {}  # ids stay with their bodies
 
     def body(self, body: Body, ranges: Mapping[str, Range]) -> Body:
         """Branches and loops that never run are gone."""
-        known = self._known.setdefault(tuple(ranges.items()), {})
-        return tuple([x for st in body for x in self._statement(st, ranges, known)])
+        within = tuple(ranges.items())
+        if (within, id(body)) in self._done:
+            return body
+        known = self._known.setdefault(within, affine.Known(self._results))
+        result = tuple([x for st in body for x in self._statement(st, ranges, known)])
+        self._done[within, id(result)] = result
+        return result
 
-    def _statement(self, st: Stmt, ranges: Mapping[str, Range], known: dict[Expr, Expr]) -> Body:
+    def _statement(self, st: Stmt, ranges: Mapping[str, Range], known: affine.Known) -> Body:
         parts = tuple([affine.simplify(e, ranges, known) for e in L.expressions(st)])
         match st:
             case For():
