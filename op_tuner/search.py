@@ -26,7 +26,7 @@ CHAINS = 256
 STEPS = 125  # of every chain in a round, at most
 PATIENCE = 25  # steps without a better point
 FEW = 8192  # points that are all scored instead of walking among them
-PLANNED = 0.25  # how many points a round chooses at least, over those measured by then
+PLANNED = 0.25  # how many points a round chooses, over those measured by then; one batch at least
 VERIFIED = 4  # times the batch: the best drafts, which are scored properly
 EPSILON = 0.05  # share of a batch that is random
 DIVERSITY = 0.1  # standard deviations of the scores that a new answer to a question is worth
@@ -132,7 +132,7 @@ class Annealing(Random):
             return planned[:count]
         if not self.scorer.ready():
             return self._random(count, [])
-        size = max(count, int(PLANNED * len(self.times)))
+        size = count * max(1, int(PLANNED * len(self.times) / max(count, 1)))
         chance = sum(self.rng.random() < EPSILON for _ in range(size))
         points = self._promising(VERIFIED * size)
         scores = dict(zip(points, map(float, self.scorer.scores(points))))
