@@ -1,30 +1,30 @@
 """Time loops with their weights packed for streaming: one kernel for all steps, hidden units dealt to the
 workers.
 
-Weights stand as r[unit block, k, gate, unit]: the gates of a block of units are summed together, so that
-the cell's
-arithmetic follows in registers. Every odd step visits the blocks in reverse: the last ones are still in
-cache.
+Weights stand as r[unit block, k, gate, unit]: the gates of a block of units are summed together, so that the
+cell's arithmetic follows in registers. Every odd step visits the blocks in reverse: the last ones are still
+in cache.
 Sequences all have full length here; `recurrence` has the general loops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..ir import scalar as s
 from ..ir.expr import Tensor
-from ..ir.loops import Alloc, Barrier, Buffer, If, Program, Stmt, Store, loop
+from ..ir.loops import Alloc, Barrier, Body, Buffer, If, Program, Stmt, Store, loop, substitute
 from ..ir.scalar import Expr, Var
 from ..ir.types import TensorType
 from .recurrence import GruRecurrence, LstmRecurrence, Operands, RnnRecurrence
 from .shapes import fail
 
-T, B, J, K, BLOCK, PART, GATE, LANE = (Var(n) for n in ("t", "b", "j", "k", "block", "part", "gate", "lane"))
+T, B, J, K, BLOCK = (Var(n) for n in ("t", "b", "j", "k", "block"))
+PART, ROW, TERM, LANE = (Var(n) for n in ("part", "row", "term", "lane"))
 WORKER, WORKERS = Var("worker"), Var("workers")
 NOW, NEXT = T % 2, (T + 1) % 2
 
@@ -43,12 +43,23 @@ def _unpack_weights(r: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Tiling:
+    """What is summed at once.
+
+    parts  vector blocks of units
+    rows   of the batch: one vector of weights serves all
+    """
+
+    parts: int = 1
+    rows: int = 1
+
+
+@dataclass(frozen=True)
 class Phase:
     """Sums of some gates over one vector, then what they give; a barrier follows.
 
-    `start(gate, unit)` is what a sum begins with; `cell(sums, time, unit)` stores the results,
-    `sums[gate]` being
-    the gate's sum.
+    `start(gate, unit)` is what a sum begins with; `cell(sums, time, unit)` stores the results, `sums[gate]`
+    being the gate's sum.
     """
 
     gates: tuple[int, ...]
@@ -80,16 +91,15 @@ class Packed:
         return super().reference(inputs[0], _unpack_weights(inputs[1]), *inputs[2:])  # type: ignore[misc]
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
-        return self.program(inputs, outputs, parts=1)
+        return self.program(inputs, outputs, Tiling())
 
     def phases(self, o: Operands) -> tuple[Phase, ...]:
         """What one step computes, in order."""
         raise NotImplementedError
 
     def program(
-        self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType], parts: int
+        self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType], tiling: Tiling
     ) -> Program:
-        """`parts` unit blocks are summed together."""
         roles: tuple[str, ...] = type(self).roles  # type: ignore[attr-defined]
         named = [*zip(roles, inputs), *zip(("y", "h", "c"), outputs)]
         o = {role: Tensor(role, t.dtype, t.dims) for role, t in named if t is not None}
@@ -97,7 +107,7 @@ class Packed:
         steps, batch, hidden = o["y"].shape
         temps = tuple(Buffer(n, o["y"].dtype, (2, batch, hidden), "global") for n in self.temporaries)
         o.update({b.name: Tensor(b.name, b.dtype, b.shape) for b in temps})
-        blocks = -(-o["r"].shape[0] // parts)
+        blocks = -(-o["r"].shape[0] // tiling.parts)
         gang = self.algorithm == "gang"
         first: Expr = s.const(0)
         last: Expr = s.const(blocks)
@@ -106,8 +116,8 @@ class Packed:
         at = s.select(s.eq(NOW, 1), first + last - 1 - BLOCK, BLOCK)
         body: list[Stmt] = []
         for phase in self.phases(o):
-            tile = loop("b", batch, *self._tile(o, phase, at, parts))
-            body += [loop("block", last, tile, begin=first), *[Barrier("gang")] * gang]
+            tiles = self._rows(o, phase, at, tiling)
+            body += [loop("block", last, *tiles, begin=first), *[Barrier("gang")] * gang]
         initial = self._packed_initial(o)
         begin = If(s.eq(WORKER, 0), (initial,)) if gang else initial
         name = self.name  # type: ignore[attr-defined]
@@ -123,36 +133,51 @@ class Packed:
             stores.append(Store("c", (B, J), o["c0"][B, J] if "c0" in o else zero))
         return loop("b", batch, loop("j", hidden, *stores))
 
-    def _tile(self, o: Operands, phase: Phase, block: Expr, parts: int) -> tuple[Stmt, ...]:
-        """The sums of `parts` blocks of units for one row of the batch, then their cells."""
+    def _rows(self, o: Operands, phase: Phase, block: Expr, tiling: Tiling) -> Body:
+        """All rows of the batch, some at a time; then those that are left."""
+        batch = o["y"].shape[1]
+        whole, left = divmod(batch, tiling.rows)
+        tile = substitute(self._tile(o, phase, block, tiling), {"b": B * tiling.rows + ROW})
+        if not left:
+            return (loop("b", whole, *tile),)
+        rest = self._tile(o, phase, block, replace(tiling, rows=left))
+        return (loop("b", whole, *tile), *substitute(rest, {"b": ROW + whole * tiling.rows}))
+
+    def _tile(self, o: Operands, phase: Phase, block: Expr, tiling: Tiling) -> Body:
+        """The sums of some blocks of units for some rows of the batch, then their cells."""
         steps, _, hidden = o["y"].shape
         blocks, _, _, lanes = o["r"].shape
         time = (steps - 1) - T if self.reverse else T  # type: ignore[attr-defined]
-        acc = Buffer(f"acc{phase.gates[0]}", o["y"].dtype, (parts, len(phase.gates), lanes), "register")
+        shape = (tiling.parts, tiling.rows, len(phase.gates), lanes)
+        acc = Buffer(f"acc{phase.gates[0]}", o["y"].dtype, shape, "register")
         sums = Tensor(acc.name, acc.dtype, acc.shape)
         zero = s.const(0, acc.dtype)
-        which = block * parts + PART
+        which = block * tiling.parts + PART
         unit = which * lanes + LANE
         inside = s.lt(unit, hidden)
 
+        def every(*body: Stmt) -> Stmt:
+            rows = loop("row", tiling.rows, *body, kind="unroll")
+            return loop("part", tiling.parts, rows, kind="unroll")
+
         def each(body: Callable[[int, int], Stmt]) -> Stmt:
-            stores = [loop("lane", lanes, body(n, gate), kind="vector") for n, gate in enumerate(phase.gates)]
-            return loop("part", parts, *stores, kind="unroll")
+            pairs = enumerate(phase.gates)
+            return every(*(loop("lane", lanes, body(n, gate), kind="vector") for n, gate in pairs))
 
         def begin(n: int, gate: int) -> Stmt:
             value = s.select(inside, phase.start(gate, time, unit), zero)
-            return Store(acc.name, (PART, s.const(n), LANE), value)
+            return Store(acc.name, (PART, ROW, s.const(n), LANE), value)
 
         def add(n: int, gate: int) -> Stmt:
             weight = o["r"][which, K, gate, LANE]
-            if blocks % parts:
+            if blocks % tiling.parts:
                 weight = s.select(s.lt(which, blocks), weight, zero)
-            value = sums[PART, n, LANE] + phase.vector() * weight
-            return Store(acc.name, (PART, s.const(n), LANE), value)
+            value = sums[PART, ROW, n, LANE] + phase.vector() * weight
+            return Store(acc.name, (PART, ROW, s.const(n), LANE), value)
 
-        results = {gate: sums[PART, n, LANE] for n, gate in enumerate(phase.gates)}
+        results = {gate: sums[PART, ROW, n, LANE] for n, gate in enumerate(phase.gates)}
         cell = If(inside, phase.cell(results, time, unit))
-        cells = loop("part", parts, loop("lane", lanes, cell, kind="vector"), kind="unroll")
+        cells = every(loop("lane", lanes, cell, kind="vector"))
         return (Alloc(acc, (each(begin), loop("k", hidden, each(add)), cells)),)
 
 

@@ -5,16 +5,19 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from ..ir.loops import Program
 from ..ir.types import F32, Layout, TensorType
 from ..kernel_task import Config, KernelTask
 from ..ops.fused import FusedOp
-from ..ops.packed_recurrence import PACKED, Packed, pack_weights
+from ..ops.packed_recurrence import PACKED, Packed, Tiling, pack_weights
 from .algorithm import Algorithm, Layouts, Pack, Work
+from .choices import choose
 
+PARTS = (1, 2, 3, 4, 6, 8)
+IN_FLIGHT = 8  # multiply-adds that two units with a latency of four take up
 CELL_COST = 100.0  # multiply-adds of a lane for the functions of one gate and unit
 
 
@@ -60,23 +63,27 @@ ALGORITHMS = tuple(
 )
 
 
-@dataclass(frozen=True)
-class Params:
-    parts: int  # vector blocks of units whose gates are summed together
-
-
 def matches(task: KernelTask) -> bool:
     return isinstance(task.op, Packed)
 
 
-def params(task: KernelTask, cfg: Config) -> Params:
-    assert isinstance(task.op, Packed)
-    packed = task.types[1]
+def params(task: KernelTask, cfg: Config) -> Tiling:
+    """By default sums enough to hide the latency of multiply-adds: of several rows, if there are any."""
+    packed, y = task.types[1], task.output_types[0]
     assert packed is not None
-    blocks = packed.dims[0]
-    return Params(cfg.choose("parts", (1, 2, 3, 4), 2 if blocks % 2 == 0 else 1))
+    blocks, _, gates, _ = packed.dims
+    batch, registers = y.dims[1], task.target.vector_registers
+    even = [
+        n for n in PARTS if blocks % n == 0 and n * gates <= IN_FLIGHT and blocks // n >= 2 * task.threads
+    ]
+    short = [n for n in PARTS if n == 1 or n * gates <= registers]
+    parts = choose(cfg, "parts", short, 1 if batch > 1 else max(even, default=1))
+    sums = parts * gates
+    turns = -(-batch // max(1, (registers - gates - 1) // sums))  # beside one block's weights and an input
+    most = max(1, (registers - 1) // sums)
+    return Tiling(parts, choose(cfg, "rows", range(1, min(most, batch) + 1), -(-batch // turns)))
 
 
-def schedule(task: KernelTask, p: Params) -> Program:
+def schedule(task: KernelTask, p: Tiling) -> Program:
     assert isinstance(task.op, Packed)
-    return replace(task.op.program(task.types, task.output_types, p.parts), name=task.name)
+    return replace(task.op.program(task.types, task.output_types, p), name=task.name)
