@@ -11,14 +11,14 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import llvmlite
 
 from . import __version__
 from .compiler.build_kernel import Kernel, build_kernel
 from .compiler.code_version import compiler_version
-from .compiler.codegen.llvm import Step
+from .compiler.codegen.kernel_code import Launch, Step
 from .compiler.kernel_task import Config, KernelTask
 from .settings import cache_dir
 
@@ -88,10 +88,19 @@ def _read(path: Path) -> Kernel | None:
             return None
         head, _, code = rest.partition(b"\n")
         meta = json.loads(head)
-        steps = tuple(Step(**s) for s in meta["steps"])
+        steps = tuple(_step(**s) for s in meta["steps"])
         return Kernel(meta["name"], code, steps, tuple(meta["temps"]), meta["gang"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _step(launch: Mapping[str, Any] | None, **fields: Any) -> Step:
+    if launch is None:
+        return Step(**fields)
+    shape: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in launch.items()
+    }
+    return Step(**fields, launch=Launch(**shape))
 
 
 def _write(path: Path, kernel: Kernel) -> None:

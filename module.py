@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from .compiler.build_kernel import Kernel
+from .compiler.codegen import device_code
 from .compiler.codegen.llvm import LoadedCode
 from .compiler.ir.plan import Copy, Plan, PlanIO, Step, encode
 from .compiler.target import Target, host_threads, runs_here
 from .errors import InputError
 from .graph_passes.make_plan import Packed
 from .runtime import binding
-from .runtime.build import link_module
+from .runtime.build import DeviceCode, link_module
 from .runtime.emulated import EmulatedModule
+from .runtime.late import LateModule
+from .runtime.toolchain import HERE as THIS_ARCH
 
 
 class Module:
@@ -29,13 +32,15 @@ class Module:
 
     def __init__(
         self,
-        runner: binding.Module | EmulatedModule,
+        runner: binding.Module | EmulatedModule | LateModule,
         threads: int | None = None,
         link: Callable[[Path, str], None] | None = None,
         plan: Plan | None = None,
         operations: Mapping[str, int] | None = None,
+        arch: str = THIS_ARCH,
     ):
         self._runner = runner
+        self._arch = arch
         self._link = link
         self.plan = plan
         self.operations = dict(operations or {})
@@ -59,25 +64,36 @@ class Module:
         threads: int | None,
         operations: Mapping[str, int] | None = None,
     ) -> Module:
-        """Runs in this process; under an emulator, if there is one, where the target is another machine."""
-        plan, objects = packed.plan, [k.object for k in kernels]
+        """Runs in this process, or on its GPU; where the target is another CPU, under an emulator if there is
+        one.
+        """
+        plan = packed.plan
+        if target.gpu:
+            code: DeviceCode | None = _device_code(plan, target.gpu.language, kernels)
+            objects: list[bytes] = []
+        else:
+            code, objects = None, [k.object for k in kernels]
         encoded = encode(plan)
 
-        def link(out: Path, kind: str) -> None:
-            link_module(objects, encoded, packed.weights.data, plan.kernels, out, kind, target.arch)
+        arch = target.arch or THIS_ARCH
 
-        runner: binding.Module | EmulatedModule
-        if runs_here(target):
-            code = LoadedCode(objects, target)
-            addresses = [code.address(symbol) for symbol in plan.kernels]
-            runner = binding.module_from_memory(encoded, addresses, packed.weights, code)
+        def link(out: Path, kind: str) -> None:
+            link_module(objects, encoded, packed.weights.data, plan.kernels, out, kind, arch, code)
+
+        about = [_tensor(io) for io in plan.inputs], [_tensor(io) for io in plan.outputs]
+        steps = [_step(step) for step in plan.steps]
+        runner: binding.Module | EmulatedModule | LateModule
+        if code:
+            opened = partial(binding.device_module_from_memory, encoded, code, packed.weights)
+            runner = LateModule(plan.name, target.name, *about, steps, opened)
+        elif runs_here(target):
+            loaded = LoadedCode(objects, target)
+            addresses = [loaded.address(symbol) for symbol in plan.kernels]
+            runner = binding.module_from_memory(encoded, addresses, packed.weights, loaded)
         else:
-            runner = EmulatedModule(
-                *(plan.name, target.arch, target.cpu),
-                *([_tensor(io) for io in plan.inputs], [_tensor(io) for io in plan.outputs]),
-                *([_step(step) for step in plan.steps], partial(link, kind="program")),
-            )
-        return Module(runner, threads, link, plan, operations)
+            program = partial(link, kind="program")
+            runner = EmulatedModule(plan.name, target.arch, target.cpu, *about, steps, program)
+        return Module(runner, threads, link, plan, operations, arch)
 
     @property
     def inputs(self) -> Any:
@@ -96,6 +112,11 @@ class Module:
     def emulated(self) -> bool:
         """Whether runs need an emulator, since the target is not this machine."""
         return isinstance(self._runner, EmulatedModule)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether its file is for machines of another architecture than this one."""
+        return self._arch != THIS_ARCH
 
     def run(self, feeds: Mapping[str, Any], threads: int | None = None) -> dict[str, np.ndarray]:
         """Outputs by name, for arrays (numpy or DLPack) by input name. InputError says what was expected."""
@@ -117,6 +138,13 @@ class Module:
         if out.suffix not in (".so", ".a"):
             raise InputError(f"{out}: a module's name ends in .so or .a")
         self._link(out, out.suffix[1:])
+
+
+def _device_code(plan: Plan, language: str, kernels: Sequence[Kernel]) -> DeviceCode:
+    """The kernels, which are source text in a GPU's language, as one program."""
+    launches = {step.symbol: step.launch for k in kernels for step in k.steps if step.launch}
+    sources = [k.object.decode() for k in kernels]
+    return DeviceCode(language, device_code.encode(language, sources, plan.kernels, launches))
 
 
 def _tensor(io: PlanIO) -> binding.TensorInfo:

@@ -78,7 +78,7 @@ def compile(
     options = PlanOptions(plan, accuracy, memory_limit)
     known = records_path(records, measure)
     machine = get_target(target)
-    workers = thread_count(threads) or host_threads()
+    workers = 1 if machine.gpu else thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
     costs = partial(price, measure=measure, records=known, progress=progress) if known else predict
     graph = optimise(graph, machine, workers, log, options=options, costs=costs)
@@ -129,6 +129,8 @@ def passes(
     """The passes over the graph by name, in order."""
 
     def plan(graph: Graph) -> Graph:
+        if target.gpu:
+            return graph
         return assign_layouts(graph, target, threads, costs(graph, target, threads, options), options)
 
     return {

@@ -59,7 +59,13 @@ EMULATOR = Knob(
     "the command that runs programs for CPUs that this machine is not",
 )
 
-KNOBS = (CACHE_DIR, DEBUG, CC, CROSS_CC, EMULATOR)
+OPENCL_DEVICE = Knob(
+    "BURNISH_OPENCL_DEVICE",
+    "the first GPU, else the first device",
+    "a part of the name of the OpenCL device that modules for OpenCL run on",
+)
+
+KNOBS = (CACHE_DIR, DEBUG, CC, CROSS_CC, EMULATOR, OPENCL_DEVICE)
 
 
 def cache_dir() -> Path:

@@ -124,8 +124,9 @@ def _check_model(
         expected = oracle(proto, feeds)
     expected = {name: expected[name] for name in names}
     checks += check_threads(module, feeds, expected, threads)
-    if module.emulated:
-        click.echo("run under an emulator; not loaded from a file, which only the target can")
+    if module.foreign:
+        how = "run under an emulator; " if module.emulated else ""
+        click.echo(f"{how}not loaded from a file, which only the target can")
         return checks
     return [*checks, check_saved(module, feeds, threads[0])]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .codegen.llvm import Step, assembly, generate, object_code
+from .codegen import llvm, opencl
+from .codegen.kernel_code import KernelCode, Step
 from .ir.loops import Program
 from .kernel_task import Config, KernelTask
 from .lower.lower import lower
@@ -13,7 +14,10 @@ from .target import Target
 
 @dataclass(frozen=True)
 class Kernel:
-    """Machine code of one task: its steps in order, each with buffers params, outputs, then temps."""
+    """Machine code of one task: its steps in order, each with buffers params, outputs, then temps.
+
+    For a GPU, `object` is source text in the target's language.
+    """
 
     name: str
     object: bytes
@@ -30,17 +34,28 @@ def build_kernel(task: KernelTask, cfg: Config, symbol: str) -> Kernel:
 def outline(task: KernelTask, cfg: Config) -> Kernel:
     """The kernel without its machine code, for what it needs."""
     program = lower(task, cfg)
-    code = generate(program, task.target)
-    temps = tuple(b.nbytes for b in program.temps)
-    return Kernel(program.name, b"", code.steps, temps, program.gang)
+    return _kernel(program, generate(program, task.target), b"")
 
 
 def assemble(program: Program, target: Target) -> Kernel:
     """Object code of a lowered program; its symbols start with the program's name."""
     code = generate(program, target)
+    if target.kind == "gpu":
+        return _kernel(program, code, code.ir.encode())
+    return _kernel(program, code, llvm.object_code(code, target))
+
+
+def generate(program: Program, target: Target) -> KernelCode:
+    """LLVM IR, or source in the language of a GPU."""
+    return opencl.generate(program, target) if target.kind == "gpu" else llvm.generate(program, target)
+
+
+def _kernel(program: Program, code: KernelCode, data: bytes) -> Kernel:
     temps = tuple(b.nbytes for b in program.temps)
-    return Kernel(program.name, object_code(code, target), code.steps, temps, program.gang)
+    return Kernel(program.name, data, code.steps, temps, program.gang)
 
 
 def kernel_assembly(task: KernelTask, cfg: Config) -> str:
-    return assembly(generate(lower(task, cfg), task.target), task.target)
+    """Of a GPU's kernel the source."""
+    code = generate(lower(task, cfg), task.target)
+    return code.ir if task.target.kind == "gpu" else llvm.assembly(code, task.target)

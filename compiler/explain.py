@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from .codegen.llvm import assembly, generate
+from .build_kernel import generate
+from .codegen.llvm import assembly
 from .ir.expr import print_expr
 from .ir.loops import print_program
 from .kernel_task import Config, KernelTask
-from .lower.lower import finish, scheduled
+from .lower.lower import finished, scheduled
 from .schedule.canonical import canonical
 from .schedule.schedule import Schedule
 from .templates.common import prepared
@@ -32,9 +33,12 @@ def rungs(task: KernelTask, cfg: Config, symbol: str | None = None) -> Iterator[
         yield "naive", "naive loop program", print_program(naive)
     program = scheduled(named, cfg)
     yield "schedule", f"scheduled loop program ({task.algorithm})", print_program(program)
-    program = finish(program, has_f16c="f16c" in task.target.features)
+    program = finished(program, task.target)
     yield "lower", "lowered loop program", print_program(program)
     code = generate(program, task.target)
+    if task.target.gpu:
+        yield "assembly", f"source in {task.target.gpu.language}", code.ir
+        return
     yield "llvm", "LLVM IR", code.ir
     yield "assembly", f"assembly for {task.target.cpu}", assembly(code, task.target)
 

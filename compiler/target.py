@@ -16,8 +16,25 @@ KIB, MIB = 1024, 1024 * 1024
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """What a block of threads may use, and how many blocks run at once."""
+
+    language: str  # opencl
+    units: int  # that each run blocks of their own
+    warp: int  # threads that run in step
+    block_threads: int  # of one block, at most
+    shared: int  # bytes of fast memory that a block may share; 0 where it would be no faster than global
+    registers: int  # of 32 bits that one thread may use while enough others run beside it
+    fma: bool  # whether a fused multiply-add is as fast as a product
+
+
+@dataclass(frozen=True)
 class Target:
-    """A device that code is generated for. Sizes in bytes; caches per core except l3."""
+    """A device that code is generated for. Sizes in bytes; caches per core except l3.
+
+    Of a GPU, a core is one of its units, vectors are what one thread loads at once, and the triple is that of
+    the CPU beside it ("": any).
+    """
 
     name: str
     triple: str
@@ -30,6 +47,7 @@ class Target:
     l3: int = 16 * MIB
     kind: str = "cpu"
     multiply_adds: float = 2.0  # of whole vectors that a core starts in a cycle
+    gpu: Gpu | None = None
 
     @property
     def arch(self) -> str:
@@ -42,7 +60,7 @@ class Target:
 
     @property
     def has_fma(self) -> bool:
-        return "fma" in self.features or self.arch == "aarch64"
+        return self.gpu.fma if self.gpu else "fma" in self.features or self.arch == "aarch64"
 
     @property
     def multiplies_by_lane(self) -> bool:
@@ -58,6 +76,8 @@ class Target:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, Gpu):
+        return ", ".join(f"{f.name} {getattr(value, f.name)}" for f in fields(value))
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -78,6 +98,10 @@ def _arm(
     return Target(cpu, _ARM, cpu, features, 128, 32, l1, l2, l3 or l2, multiply_adds=multiply_adds)
 
 
+def _opencl(name: str, cpu: str, gpu: Gpu, l1: int, l2: int, triple: str = "") -> Target:
+    return Target(name, triple, cpu, (), 128, gpu.registers, l1, l2, 0, "gpu", gpu=gpu)
+
+
 TARGETS: dict[str, Target] = {
     t.name: t
     for t in (
@@ -88,6 +112,10 @@ TARGETS: dict[str, Target] = {
         _arm("cortex-a72", _ARMV8, 32 * KIB, 1 * MIB, multiply_adds=1.0),
         _arm("cortex-a76", _ARMV82, 64 * KIB, 512 * KIB, 2 * MIB),
         _arm("neoverse-n1", _ARMV82, 64 * KIB, 1 * MIB, 32 * MIB),
+        _opencl("opencl", "generic", Gpu("opencl", 8, 16, 256, 32 * KIB, 64, True), 16 * KIB, 256 * KIB),
+        _opencl("mali-t860", "t860", Gpu("opencl", 4, 4, 256, 0, 32, False), 16 * KIB, 256 * KIB, _ARM),
+        _opencl("mali-g76", "g76", Gpu("opencl", 12, 8, 384, 0, 64, True), 16 * KIB, 1 * MIB, _ARM),
+        _opencl("amd-rdna3", "gfx1100", Gpu("opencl", 48, 32, 1024, 64 * KIB, 128, True), 32 * KIB, 6 * MIB),
     )
 }
 """The targets that can be named; `host` is the best of them with this machine's caches."""
@@ -121,7 +149,7 @@ def host() -> Target:
 def runs_here(target: Target) -> bool:
     """Whether this machine's CPU executes the target's code."""
     arch, present = _this_cpu()
-    return target.arch == arch and set(target.features) <= present
+    return target.kind == "cpu" and target.arch == arch and set(target.features) <= present
 
 
 @lru_cache(maxsize=1)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..compiler.build_kernel import Kernel
-from ..compiler.codegen.llvm import Step
+from ..compiler.codegen.kernel_code import Step
 from ..compiler.kernel_task import Config, KernelTask
 from .child import Child, Ending, Send, memory_limit
 from .cores import Cores, divide, keeping_to

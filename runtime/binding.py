@@ -25,8 +25,9 @@ from typing import Any, NamedTuple, NoReturn
 import ml_dtypes
 import numpy as np
 
-from ..errors import InputError, InternalError, RunError
+from ..errors import InputError, InternalError, RunError, ToolError
 from . import capi
+from .build import DeviceCode
 
 _DTYPES: dict[int, tuple[str, np.dtype]] = {
     1: ("f32", np.dtype(np.float32)),
@@ -112,8 +113,10 @@ def _raise(error: capi.Error, code: int) -> NoReturn:
 def raise_code(code: int, message: str) -> NoReturn:
     """The exception for a status of the runtime."""
     message = message or f"the runtime failed with code {code}"
-    if code > 0 or code in (capi.NO_MEMORY, capi.NO_THREAD):
+    if code > 0 or code in (capi.NO_MEMORY, capi.NO_THREAD, capi.BAD_DEVICE):
         raise RunError(message)
+    if code == capi.NO_DEVICE:
+        raise ToolError(message)
     raise InternalError(message) if code == capi.BAD_PLAN else InputError(message)
 
 
@@ -417,3 +420,18 @@ def module_from_memory(
     if code:
         _raise(error, code)
     return Module(api, _Owner((data, keepalive), library.burnish_module_destroy, api))
+
+
+def device_module_from_memory(
+    plan: bytes, code: DeviceCode, weights: np.ndarray | bytes | None = None
+) -> Module:
+    """A module whose kernels run on a GPU; ToolError without a driver, RunError if it cannot run."""
+    data = _aligned(weights)
+    error, api, library = capi.Error(), capi.ApiPointer(), capi.library()
+    status = library.burnish_device_module_create(
+        *(plan, len(plan), _pointer(data), data.nbytes),
+        *(code.device.encode(), code.data, len(code.data), byref(api), byref(error)),
+    )
+    if status:
+        _raise(error, status)
+    return Module(api, _Owner(data, library.burnish_module_destroy, api))

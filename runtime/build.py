@@ -17,6 +17,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,14 +30,25 @@ from .toolchain import HERE as THIS_ARCH
 from .toolchain import Compiler, archive_tools, find_compiler
 
 HERE = Path(__file__).parent
-CORE = ("plan", "pool", "executor", "context", "prepare", "module")  # in every module
+CORE = ("plan", "pool", "executor", "host", "context", "prepare", "module")  # in every module
+DEVICES = {"opencl": ("opencl",)}  # in modules for that device
 LIBRARY_ONLY = ("memory", "open")  # also in the library of this package
 KINDS = ("so", "a", "program")
+_DEVICE_SOURCES = tuple(source for sources in DEVICES.values() for source in sources)
+_ALL = CORE + LIBRARY_ONLY + _DEVICE_SOURCES
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fno-ident", "-ffunction-sections")
 _PLAN_HEADER = struct.Struct("<8sII5Q12I")
 _TRAILER = struct.Struct("<32s392s48sIIQQ")
 _MODULE_VERSION = 1
 _MOST_WEIGHTS = 1900 << 20  # code and data of a module lie within 2 GiB of each other
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """The kernels of a module for a GPU: a key of DEVICES, and what `device_code.encode` gives."""
+
+    device: str
+    data: bytes
 
 
 def include_dir() -> Path:
@@ -111,7 +123,9 @@ def _build(compiler: Compiler, folder: Path) -> None:
         _compile(compiler, source, ["-fvisibility=hidden"], folder)
     for source in LIBRARY_ONLY:
         _compile(compiler, source, [], folder)
-    objects = [f"{source}.o" for source in CORE + LIBRARY_ONLY]
+    for source in _DEVICE_SOURCES:
+        _compile(compiler, source, ["-fvisibility=hidden"], folder)
+    objects = [f"{source}.o" for source in _ALL]
     link = ["-shared", "-pthread", "-Wl,-s", "-Wl,--build-id=none", "-o", "libburnish.so", *objects, "-ldl"]
     _run([*compiler.command, *link], folder, "linking the runtime")
     (folder / "digest").write_text(_digest(folder))
@@ -120,7 +134,7 @@ def _build(compiler: Compiler, folder: Path) -> None:
 def _digest(folder: Path) -> str:
     """Of all that was built."""
     digest = hashlib.sha256()
-    for name in (*(f"{source}.o" for source in CORE + LIBRARY_ONLY), "libburnish.so"):
+    for name in (*(f"{source}.o" for source in _ALL), "libburnish.so"):
         data = (folder / name).read_bytes()
         digest.update(f"{name} {len(data)} ".encode() + data)
     return digest.hexdigest()
@@ -139,10 +153,10 @@ def runtime_library() -> Path:
     return _built(find_compiler()) / "libburnish.so"
 
 
-def runtime_objects(compiler: Compiler | None = None) -> list[Path]:
-    """The object files that every module contains."""
+def runtime_objects(compiler: Compiler | None = None, device: str = "") -> list[Path]:
+    """The object files that every module for the device contains; "" is the CPU."""
     folder = _built(compiler or find_compiler())
-    return [folder / f"{source}.o" for source in CORE]
+    return [folder / f"{source}.o" for source in CORE + DEVICES.get(device, ())]
 
 
 def checksum(data: bytes | mmap.mmap) -> int:
@@ -168,6 +182,7 @@ def plan_facts(blob: bytes) -> tuple[str, tuple[str, ...], int]:
 
 
 _MODULE_C = """#include "api.h"
+#include "context.h"
 
 #define HIDDEN __attribute__((visibility("hidden")))
 
@@ -176,13 +191,15 @@ _MODULE_C = """#include "api.h"
           "\\n" name ":\\n.incbin \\"" file "\\"\\n.byte 0\\n.popsection\\n")
 DATA("burnish_plan_data", "64", "plan.bin");
 DATA("burnish_weights_data", "4096", "weights.bin");
+DATA("burnish_code_data", "64", "code.bin");
 
-extern HIDDEN const unsigned char burnish_plan_data[], burnish_weights_data[];
+extern HIDDEN const unsigned char burnish_plan_data[], burnish_weights_data[], burnish_code_data[];
 {declarations}
 static const burnish_kernel kernels[] = {{{names}0}};
-static burnish_prepared prepared = {{PTHREAD_MUTEX_INITIALIZER, 0, 0}};
+static burnish_prepared prepared = {{PTHREAD_MUTEX_INITIALIZER, 0, 0, 0}};
 static const burnish_image image = {{burnish_plan_data, {plan_bytes}u, burnish_weights_data, {weights_bytes}u,
-                                    kernels, {kernel_count}u, &prepared, 1}};
+                                    kernels, {kernel_count}u, &prepared, 1, &burnish_{device},
+                                    burnish_code_data, {code_bytes}u}};
 extern __attribute__((visibility("default"))) const burnish_api {symbol};
 const burnish_api {symbol} = BURNISH_TABLE(&image);
 """
@@ -203,6 +220,7 @@ def _write_parts(
     weights: Path | bytes | memoryview | None,
     kernels: Sequence[str],
     symbol: str,
+    code: DeviceCode | None,
 ) -> list[str]:
     """Everything that the linker needs, in `folder`; the names of the kernels' objects."""
     for name in kernels:
@@ -213,15 +231,19 @@ def _write_parts(
         (folder / "weights.bin").symlink_to(weights.resolve())
     else:
         (folder / "weights.bin").write_bytes(weights or b"")
+    (folder / "code.bin").write_bytes(code.data if code else b"")
+    functions = () if code else kernels
     source = _MODULE_C.format(
         declarations="\n".join(
-            f"int32_t {k}(const burnish_call *, int64_t, int64_t, int32_t);" for k in kernels
+            f"int32_t {k}(const burnish_call *, int64_t, int64_t, int32_t);" for k in functions
         ),
-        names="".join(f"{k}, " for k in kernels),
+        names="".join(f"{k}, " for k in functions),
         plan_bytes=len(plan),
         weights_bytes=(folder / "weights.bin").stat().st_size,
         kernel_count=len(kernels),
         symbol=symbol,
+        device=code.device if code else "cpu",
+        code_bytes=len(code.data) if code else 0,
     )
     (folder / "module.c").write_text(source)
     names = [f"kernels{i}.o" for i in range(len(objects))]
@@ -252,7 +274,7 @@ def _link_shared(compiler: Compiler, folder: Path, objects: Sequence[str]) -> Pa
     (folder / "exports.map").write_text("{ global: burnish_module; local: *; };\n")
     flags = ["-shared", "-pthread", "-Wl,-s", "-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,-z,defs"]
     flags += ["-Wl,-z,noexecstack", "-Wl,--version-script=exports.map", "-Wl,-soname=burnish_module"]
-    command = [*compiler.command, *flags, "-o", "module.out", *objects, "-Wl,--as-needed", "-lm"]
+    command = [*compiler.command, *flags, "-o", "module.out", *objects, "-Wl,--as-needed", "-lm", "-ldl"]
     _run(command, folder, "linking the module")
     target, features, _ = plan_facts((folder / "plan.bin").read_bytes())
     output = folder / "module.out"
@@ -307,12 +329,14 @@ def link_module(
     out: Path,
     kind: str = "so",
     arch: str = THIS_ARCH,
+    code: DeviceCode | None = None,
 ) -> None:
     """Writes a module: `kind` "so" is one loadable file; "a" is an archive, with a header OUT.h beside it;
     "program" is a static program that runs the module on a file of inputs (src/runner.c).
 
     `objects` are relocatable object files (position-independent) that define the symbols `kernels`, listed in
-    the order of the plan's kernel table. InputError if `out` cannot be written, ToolError if linking fails.
+    the order of the plan's kernel table; of a module for a GPU they are in `code`, and there are no objects.
+    InputError if `out` cannot be written, ToolError if linking fails.
     """
     if kind not in KINDS:
         raise InputError(f"module kind {kind!r}: expected one of {', '.join(KINDS)}")
@@ -324,12 +348,12 @@ def link_module(
         )
     symbol = "burnish_" + re.sub(r"\W", "_", out.stem, flags=re.ASCII) if kind == "a" else "burnish_module"
     compiler = find_compiler(arch, static=kind == "program")
-    core = [str(o) for o in runtime_objects(compiler)]
+    core = [str(o) for o in runtime_objects(compiler, code.device if code else "")]
     tools = archive_tools(arch) if kind == "a" else None
     try:
         with tempfile.TemporaryDirectory(prefix="burnish-") as name:
             folder = Path(name)
-            parts = _write_parts(folder, objects, plan, weights, kernels, symbol)
+            parts = _write_parts(folder, objects, plan, weights, kernels, symbol, code)
             includes = [f"-I{include_dir()}", f"-I{source_dir()}", "-fvisibility=hidden"]
             command = [*compiler.command, *_FLAGS, *includes, "-c", "module.c", "-o", "module_table.o"]
             _run(command, folder, "assembling the module")

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import ToolError
 from .build import runtime_library
 
-NO_MEMORY, NO_THREAD, BAD_PLAN = -2, -3, -9
+NO_MEMORY, NO_THREAD, BAD_PLAN, NO_DEVICE, BAD_DEVICE = -2, -3, -9, -11, -12
 Int64 = c_int64
 
 
@@ -124,6 +124,10 @@ def library() -> ctypes.CDLL:
     lib.burnish_close.restype = None
     lib.burnish_module_create.argtypes = [
         *(c_char_p, c_uint64, Pointer, c_uint64, POINTER(Pointer), c_uint64),
+        *(POINTER(ApiPointer), POINTER(Error)),
+    ]
+    lib.burnish_device_module_create.argtypes = [
+        *(c_char_p, c_uint64, Pointer, c_uint64, c_char_p, c_char_p, c_uint64),
         *(POINTER(ApiPointer), POINTER(Error)),
     ]
     lib.burnish_module_destroy.argtypes = [ApiPointer]

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 
-def _required(name: str) -> bool:
+def is_required(name: str) -> bool:
+    """Whether BURNISH_REQUIRE says that a test may not be skipped for the want of this."""
     wanted = {w.strip() for w in os.environ.get("BURNISH_REQUIRE", "").split(",")}
     return "all" in wanted or name in wanted
 
@@ -22,7 +23,7 @@ def require_tool() -> Callable[[str], str]:
     def find(name: str) -> str:
         path = shutil.which(name)
         if path is None:
-            (pytest.fail if _required(name) else pytest.skip)(f"{name} is not installed")
+            (pytest.fail if is_required(name) else pytest.skip)(f"{name} is not installed")
         return path
 
     return find

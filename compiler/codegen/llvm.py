@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import llvmlite.binding as llvm
@@ -19,30 +19,12 @@ from ..ir import scalar as s
 from ..ir.loops import Alloc, Barrier, Body, For, If, Prefetch, Program, Stmt, Store
 from ..ir.types import BOOL, I64
 from ..target import Target
+from .kernel_code import KernelCode, Step
 from .llvm_scalar import Scalars
 from .llvm_values import FunctionText, Value, memory_type
 
 _CALL_FIELDS = {"buffers": 0, "scratch": 8, "scratch_stride": 16, "next_weights": 24, "barrier": 40}
 STACK_LIMIT = 64 * 1024  # bytes of register-scope buffers that may stay on the stack
-
-
-@dataclass(frozen=True)
-class Step:
-    """One generated function: its symbol, the size of its task range, and scratch bytes per worker."""
-
-    symbol: str
-    tasks: int
-    scratch: int
-
-
-@dataclass(frozen=True)
-class KernelCode:
-    """A program's code: LLVM IR text and the steps to call in order, with params then temps as buffers."""
-
-    name: str
-    ir: str
-    steps: tuple[Step, ...]
-    gang: bool = False
 
 
 def generate(program: Program, target: Target) -> KernelCode:

@@ -27,9 +27,10 @@ EDGE_PIECES = 16  # pieces of one edge of a loop that differ in which conditions
 STATEMENT_LIMIT = 12_000  # stores after unrolling that one program may grow to by partitioning
 
 
-def resolve_guards(program: Program) -> Program:
+def resolve_guards(program: Program, limit: int = STATEMENT_LIMIT) -> Program:
+    """`limit`: stores after unrolling that it may grow to by partitioning."""
     body = _tighten_body(program.body, frozenset())
-    budget = _Budget(STATEMENT_LIMIT - _weight(body), Simplifier())
+    budget = _Budget(limit - _weight(body), Simplifier())
     return replace(program, body=tuple(x for st in body for x in _partition(st, {}, budget)))
 
 

@@ -8,6 +8,7 @@ from ..ir import loops as L
 from ..ir.loops import Program
 from ..ir.scalar import Binary, Call, Expr, walk
 from ..kernel_task import Config, KernelTask
+from ..target import Target
 from ..templates.registry import template
 from .guards import resolve_guards, simplify_program
 from .math import expand_math
@@ -25,11 +26,17 @@ def scheduled(task: KernelTask, cfg: Config) -> Program:
 
 def lower(task: KernelTask, cfg: Config) -> Program:
     """Scheduled, guards resolved, elementary functions and narrow floats expanded."""
-    return finish(scheduled(task, cfg), has_f16c="f16c" in task.target.features)
+    return finished(scheduled(task, cfg), task.target)
 
 
-def finish(program: Program, has_f16c: bool) -> Program:
-    program = resolve_guards(simplify_program(program))
+def finished(program: Program, target: Target) -> Program:
+    return finish(program, has_f16c="f16c" in target.features, partition=target.kind == "cpu")
+
+
+def finish(program: Program, has_f16c: bool, partition: bool = True) -> Program:
+    """`partition`: whether loops may be cut where their guards begin to hold or fail."""
+    simple = simplify_program(program)
+    program = resolve_guards(simple) if partition else resolve_guards(simple, limit=0)
 
     def expand(e: Expr) -> Expr:
         return expand_narrow(expand_math(e), has_f16c) if _may_expand(e) else e

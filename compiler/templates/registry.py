@@ -11,6 +11,7 @@ from ...errors import InternalError
 from ..kernel_task import KernelTask
 from . import direct, fourier, kn2row, map, naive, patches, recurrence, rows, strips, winograd
 from .algorithm import Algorithm
+from .gpu import bind, grid
 
 TEMPLATES: dict[str, ModuleType] = {
     "winograd": winograd,
@@ -23,6 +24,12 @@ TEMPLATES: dict[str, ModuleType] = {
     "rows": rows,
     "map": map,
     "naive": naive,
+}
+"""Those for CPUs, the most specific first."""
+
+GPU_TEMPLATES: dict[str, ModuleType] = {
+    "grid": grid,
+    "bind": bind,
 }
 
 
@@ -42,7 +49,7 @@ def template(task: KernelTask) -> ModuleType:
 
 
 def _module(algorithm: str) -> ModuleType:
-    module = TEMPLATES.get(algorithm) or _TEMPLATE_OF.get(algorithm)
+    module = TEMPLATES.get(algorithm) or GPU_TEMPLATES.get(algorithm) or _TEMPLATE_OF.get(algorithm)
     if module is None:
         raise InternalError(f"no template for algorithm {algorithm!r}")
     return module
@@ -56,4 +63,5 @@ def algorithms(task: KernelTask) -> list[str]:
     chosen = task.transformed
     if chosen and _module(chosen).matches(task):
         return [chosen]
-    return [name for name, module in TEMPLATES.items() if module.matches(task)]
+    templates = GPU_TEMPLATES if task.target.kind == "gpu" else TEMPLATES
+    return [name for name, module in templates.items() if module.matches(task)]

@@ -52,7 +52,9 @@ enum burnish_status {
   BURNISH_BAD_CPU = -7,      /* this machine lacks a CPU feature that the module needs */
   BURNISH_BAD_CHECKSUM = -8, /* the file's bytes have changed since it was written */
   BURNISH_BAD_PLAN = -9,     /* the module's plan contradicts itself */
-  BURNISH_BAD_LOAD = -10     /* the system's loader refused the file */
+  BURNISH_BAD_LOAD = -10,    /* the system's loader refused the file */
+  BURNISH_NO_DEVICE = -11,   /* the module is for a GPU, and there is none, or no driver for it */
+  BURNISH_BAD_DEVICE = -12   /* the GPU cannot run the module, or its driver failed */
 };
 
 typedef struct burnish_error {
@@ -101,7 +103,8 @@ typedef struct burnish_pool burnish_pool;       /* threads, to be shared by cont
 
 typedef struct burnish_options {
   uint32_t size;   /* sizeof(burnish_options) */
-  int32_t threads; /* threads per run, the caller's included; 0: one per available CPU; unused with `pool` */
+  int32_t threads; /* threads per run, the caller's included; 0: one per available CPU; unused with `pool`
+                    * and by modules for GPUs */
   burnish_pool *pool; /* NULL: the context starts its own threads */
 } burnish_options;
 

@@ -5,15 +5,18 @@
 #include "plan.h"
 #include "pool.h"
 
-/* Where memory lives and who runs a plan on it. */
-typedef struct burnish_device {
+/* Who runs plans. `load` makes what all contexts of a module share, `start` what one of them needs; `unload` and
+ * `stop` undo them, and also take what has got stuck half way. */
+struct burnish_device {
   const char *name;
-  void *(*allocate)(uint64_t bytes); /* zeroed, 64-byte aligned; NULL if there is none */
-  void (*release)(void *memory);
+  int32_t (*load)(const burnish_image *image, void **loaded, burnish_error *error);
+  void (*unload)(void *loaded);
+  int32_t (*start)(burnish_context *context, const burnish_options *options, burnish_error *error);
+  void (*stop)(burnish_context *context);
   int32_t (*run)(burnish_context *context);
-} burnish_device;
+};
 
-extern const burnish_device burnish_cpu;
+extern const burnish_device burnish_cpu, burnish_opencl;
 
 /* The user's or the context's own memory of one input or output. */
 typedef struct io_slot {
@@ -36,20 +39,22 @@ struct burnish_context {
   const burnish_image *image;
   const burnish_device *device;
   plan_view plan;
-  burnish_pool *pool; /* NULL with one thread */
-  int owns_pool;
   int32_t threads;
   unsigned char *prepared; /* the module's */
-  unsigned char *memory;   /* arena, then scratch of each worker */
-  uint64_t scratch_at;
-  io_slot *ios;         /* inputs, then outputs */
-  void **buffers;       /* by argument number */
-  burnish_call *calls;  /* by step */
-  int stale;            /* a binding changed since `buffers` was filled */
-  int64_t *nanoseconds; /* the user's, by step, or NULL */
+  io_slot *ios;            /* inputs, then outputs */
+  int stale;               /* a binding changed since the last run */
+  int64_t *nanoseconds;    /* the user's, by step, or NULL */
   burnish_error error;
+  void *state; /* of a device that is no CPU */
 
-  share *shares; /* by worker */
+  /* The CPU's. */
+  burnish_pool *pool; /* NULL with one thread */
+  int owns_pool;
+  unsigned char *memory; /* arena, then scratch of each worker */
+  uint64_t scratch_at;
+  void **buffers;      /* by argument number */
+  burnish_call *calls; /* by step */
+  share *shares;       /* by worker */
   gang_barrier *gang;
   uint64_t dealing; /* number of the latest dealing; only the caller's */
   _Alignas(
@@ -70,8 +75,18 @@ int32_t burnish_context_make(const burnish_image *image, plan_view plan, unsigne
                              const burnish_options *options, burnish_context **context, burnish_error *error);
 void burnish_context_free(burnish_context *context);
 
-/* Fills `buffers` from the bindings, giving own memory where nothing is bound. */
-int32_t burnish_context_resolve(burnish_context *context);
+/* The memory bound to an input or output (counted behind the inputs), else the context's own; NULL if there is
+ * none. */
+void *burnish_context_memory(burnish_context *context, uint64_t slot);
+
+/* Zeroed, aligned to 128 bytes; for tables. free() takes it. */
+void *burnish_array(uint64_t count, size_t size);
+
+/* Zeroed, 64-byte aligned, in huge pages where it is large. free() takes it. */
+void *burnish_allocate(uint64_t bytes);
+
+/* Fails with the code and its meaning, the step's node and kernel. */
+int32_t burnish_step_error(burnish_context *context, uint32_t step, int32_t code);
 
 /* One user more or less of an image's prepared weights. The first one, whose options these are, waits until
  * the setup steps have run; the memory is NULL where there are none. */

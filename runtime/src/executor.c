@@ -5,9 +5,8 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include "context.h"
+#include "host.h"
 
 #define CHUNKS 4 /* per share: the finest balance is 1 / (4 · threads) of a step */
 #define CHUNK_BITS 16
@@ -186,20 +185,11 @@ static int32_t run_with_help(burnish_context *c, uint32_t *failed) {
   return code;
 }
 
-static int32_t step_error(burnish_context *c, uint32_t s, int32_t code) {
-  const plan_step *step = &c->plan.steps[s];
-  const char *what = code == BURNISH_INDEX_OUT_OF_RANGE ? "an index is out of range"
-                     : code == BURNISH_BAD_VALUE ? "an input holds a value that the operator does not allow"
-                                                 : "the kernel failed";
-  const char *kernel = c->plan.strings + c->plan.kernel_names[step->kernel];
-  return burnish_fail(&c->error, code, (int32_t)s, "node %s: %s (code %d, kernel %s)",
-                      c->plan.strings + step->node, what, (int)code, kernel);
-}
-
 static int32_t cpu_run(burnish_context *c) {
   uint32_t failed = 0;
   int32_t code;
   pool_job job = {help, c};
+  if (c->stale && (code = burnish_cpu_resolve(c))) return code;
   if (c->pool) {
     atomic_store_explicit(&c->failure, 0, memory_order_relaxed);
     atomic_store(&c->open, ++c->dealing << STEP_BITS | STEP_NONE);
@@ -210,18 +200,7 @@ static int32_t cpu_run(burnish_context *c) {
   } else {
     code = run_alone(c, &failed);
   }
-  return code ? step_error(c, failed, code) : BURNISH_OK;
+  return code ? burnish_step_error(c, failed, code) : BURNISH_OK;
 }
 
-static void *cpu_allocate(uint64_t bytes) {
-  const uint64_t huge = (uint64_t)1 << 21;
-  void *memory = NULL;
-  if (bytes > SIZE_MAX / 2 || posix_memalign(&memory, bytes < huge ? 64 : huge, bytes ? (size_t)bytes : 64))
-    return NULL;
-#if defined(MADV_HUGEPAGE)
-  if (bytes >= huge) madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
-#endif
-  return memset(memory, 0, (size_t)bytes);
-}
-
-const burnish_device burnish_cpu = {"cpu", cpu_allocate, free, cpu_run};
+const burnish_device burnish_cpu = {"cpu", NULL, NULL, burnish_cpu_start, burnish_cpu_stop, cpu_run};

@@ -37,12 +37,16 @@ typedef struct plan_arg {
   uint64_t offset, nbytes;
 } plan_arg;
 
-/* What the setup steps make of a module's weights: made for the first user, gone after the last. */
+/* What is made of a module for its first user and gone after the last: what the setup steps make of its
+ * weights, and what its device keeps of it. */
 typedef struct burnish_prepared {
   pthread_mutex_t lock;
   int64_t users;
   unsigned char *memory;
+  void *loaded;
 } burnish_prepared;
+
+typedef struct burnish_device burnish_device;
 
 /* What a module consists of; the table's private pointer. */
 typedef struct burnish_image {
@@ -54,6 +58,9 @@ typedef struct burnish_image {
   uint64_t kernel_count;
   burnish_prepared *prepared;
   int32_t mapped; /* the weights are pages of a file, which can be read again */
+  const burnish_device *device;
+  const unsigned char *code; /* of a device that is no CPU, instead of kernels; 8-byte aligned */
+  uint64_t code_bytes;
 } burnish_image;
 
 typedef struct plan_view {

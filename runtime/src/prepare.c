@@ -1,5 +1,6 @@
 /* Weights that a module stores in one form and uses in another: its setup steps make them, once. */
 #define _GNU_SOURCE
+#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "api.h"
@@ -35,14 +36,14 @@ static int32_t run_setup(const burnish_image *image, unsigned char *memory, cons
 
 static int32_t prepare(const burnish_image *image, const burnish_options *options, burnish_error *error) {
   uint64_t bytes = burnish_plan_view(image).header->prepared_bytes;
-  unsigned char *memory = burnish_cpu.allocate(bytes);
+  unsigned char *memory = burnish_allocate(bytes);
   int32_t status;
   if (!memory)
     return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory: this module's weights need %llu bytes",
                         (unsigned long long)bytes);
   status = run_setup(image, memory, options, error);
   if (status) {
-    burnish_cpu.release(memory);
+    free(memory);
     return status;
   }
   drop_sources(image);
@@ -50,13 +51,32 @@ static int32_t prepare(const burnish_image *image, const burnish_options *option
   return BURNISH_OK;
 }
 
+static int has_parts(const burnish_image *image) {
+  return image->device->load || burnish_plan_view(image).header->prepared_bytes;
+}
+
+static void free_parts(const burnish_image *image) {
+  burnish_prepared *p = image->prepared;
+  if (image->device->unload) image->device->unload(p->loaded);
+  free(p->memory);
+  p->loaded = p->memory = NULL;
+}
+
+static int32_t make_parts(const burnish_image *image, const burnish_options *options, burnish_error *error) {
+  int32_t status = BURNISH_OK;
+  if (image->device->load) status = image->device->load(image, &image->prepared->loaded, error);
+  if (!status && burnish_plan_view(image).header->prepared_bytes) status = prepare(image, options, error);
+  if (status) free_parts(image);
+  return status;
+}
+
 int32_t burnish_prepared_take(const burnish_image *image, const burnish_options *options,
                               unsigned char **memory, burnish_error *error) {
   burnish_prepared *p = image->prepared;
   int32_t status = BURNISH_OK;
-  if (!burnish_plan_view(image).header->prepared_bytes) return BURNISH_OK;
+  if (!has_parts(image)) return BURNISH_OK;
   pthread_mutex_lock(&p->lock);
-  if (!p->users) status = prepare(image, options, error);
+  if (!p->users) status = make_parts(image, options, error);
   if (!status) p->users++;
   if (memory) *memory = p->memory;
   pthread_mutex_unlock(&p->lock);
@@ -65,12 +85,9 @@ int32_t burnish_prepared_take(const burnish_image *image, const burnish_options 
 
 void burnish_prepared_leave(const burnish_image *image) {
   burnish_prepared *p = image->prepared;
-  if (!burnish_plan_view(image).header->prepared_bytes) return;
+  if (!has_parts(image)) return;
   pthread_mutex_lock(&p->lock);
-  if (!--p->users) {
-    burnish_cpu.release(p->memory);
-    p->memory = NULL;
-  }
+  if (!--p->users) free_parts(image);
   pthread_mutex_unlock(&p->lock);
 }
 

@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-from burnish.compiler.codegen.llvm import KernelCode, LoadedCode, generate, object_code
+from burnish.compiler.codegen.kernel_code import KernelCode
+from burnish.compiler.codegen.llvm import LoadedCode, generate, object_code
 from burnish.compiler.ir.loops import Program
 from burnish.compiler.kernel_task import DefaultConfig, KernelTask, RejectedConfig
 from burnish.compiler.lower.lower import finish, scheduled

@@ -17,7 +17,7 @@ from burnish.runtime import build
 
 from ..frontends.build import I64, model, node, value
 
-ARM = [t.name for t in TARGETS.values() if t.arch == "aarch64"]
+ARM = [t.name for t in TARGETS.values() if t.arch == "aarch64" and t.kind == "cpu"]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "c"
 pytestmark = pytest.mark.skipif(
     any(runs_here(TARGETS[name]) for name in ARM), reason="this machine needs no emulator"

@@ -157,7 +157,7 @@ def test_valgrind_finds_nothing(examples, modules, require_tool):
         execute(*command, examples / "c/main", modules / f"{module}.so", "--repeat", 3, "--threads", threads)
 
 
-RUNTIME = [f"{build.source_dir()}/{name}.c" for name in (*build.CORE, "memory")]
+RUNTIME = [f"{build.source_dir()}/{name}.c" for name in (*build.CORE, "memory", "opencl")]
 SANITIZED_MAIN = """
 #include "burnish.h"
 #include <stdio.h>
@@ -218,7 +218,7 @@ def test_sanitizers_find_nothing(sanitizer, tmp_path, require_tool):
     assert sanitized_plan().inputs == (PlanIO("x", ROWS),)
     includes = [f"-I{include_dir()}", f"-I{build.source_dir()}"]
     kernels = Path(__file__).parent / "kernels.c"
-    execute(*cc, *includes, "main.c", kernels, *RUNTIME, "-pthread", "-o", "main", cwd=tmp_path)
+    execute(*cc, *includes, "main.c", kernels, *RUNTIME, "-pthread", "-ldl", "-o", "main", cwd=tmp_path)
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
     done = subprocess.run(
         ["./main", "plan.bin"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120

@@ -1,0 +1,90 @@
+"""What the C of one kind of device calls things, and the helper functions that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..ir.loops import Buffer
+from ..ir.types import BF16, BOOL, F16, DType
+
+
+def value_type(dtype: DType) -> str:
+    """The C type of a value: f32, i64, …; 16-bit floats are bit patterns, which `lower.narrow` explains."""
+    return "u16" if dtype in (F16, BF16) else dtype.name
+
+
+def memory_type(dtype: DType) -> str:
+    return "u8" if dtype is BOOL else value_type(dtype)
+
+
+def identifier(name: str) -> str:
+    """A C name that is no keyword, type or function of any dialect."""
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in name) + "_"
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The words of a language; `Dialect` subclasses say what words alone cannot."""
+
+    name: str
+    prelude: str  # defines i8 … u64, f32 and, between FP64 and END, f64
+    shared: str  # before the declaration of a shared buffer
+    inline: str  # before a helper function
+    block_index: tuple[str, str, str]
+    thread_index: tuple[str, str, str]
+    barrier: str
+
+    def signature(
+        self,
+        symbol: str,
+        buffers: Sequence[Buffer],
+        written: frozenset[str],
+        block: tuple[int, int, int],
+        reports: bool,
+    ) -> str:
+        """The head of a kernel up to its opening brace, and what makes typed pointers of its parameters.
+
+        `reports`: the body may set `*error`.
+        """
+        raise NotImplementedError
+
+    def bitcast(self, text: str, source: DType, target: DType) -> str:
+        raise NotImplementedError
+
+    def load_vector(self, dtype: DType, lanes: int, pointer: str) -> str:
+        """An expression for `lanes` neighbouring elements, aligned as one element is."""
+        raise NotImplementedError
+
+    def store_vector(self, dtype: DType, pointer: str, values: Sequence[str]) -> str:
+        """A statement that stores neighbouring elements, aligned as one element is."""
+        raise NotImplementedError
+
+    def vector_type(self, dtype: DType, lanes: int) -> str:
+        raise NotImplementedError
+
+    def lane(self, vector: str, n: int) -> str:
+        raise NotImplementedError
+
+
+HELPERS = {
+    "least": "{q} {t} least_{t}({t} a, {t} b) {{ return a != a || a < b ? a : b; }}",
+    "greatest": "{q} {t} greatest_{t}({t} a, {t} b) {{ return a != a || a > b ? a : b; }}",
+    "sign": "{q} {t} sign_{t}({t} a) {{ return a > 0 ? ({t})1 : a < 0 ? ({t})-1 : a; }}",
+    "shl": "{q} {t} shl_{t}({t} a, {t} b) "
+    "{{ return b >= 0 && b < {bits} ? ({t})(({u})a << ({w})b) : ({t})0; }}",
+    "shr": "{q} {t} shr_{t}({t} a, {t} b) {{ return b >= 0 && b < {bits} ? ({t})(a >> ({w})b) : ({t})0; }}",
+    "div_int": "{q} {t} div_{t}({t} a, {t} b) "
+    "{{ return b == 0 ? ({t})0 : b == -1 ? ({t})(0 - ({u})a) : ({t})(a / b); }}",
+    "rem_int": "{q} {t} rem_{t}({t} a, {t} b) {{ return b == 0 || b == -1 ? ({t})0 : ({t})(a % b); }}",
+    "floordiv_int": "{q} {t} floordiv_{t}({t} a, {t} b) {{ if (b == 0) return 0; "
+    "if (b == -1) return ({t})(0 - ({u})a); {t} d = a / b; "
+    "return a % b != 0 && ((a ^ b) < 0) ? ({t})(d - 1) : d; }}",
+    "mod_int": "{q} {t} mod_{t}({t} a, {t} b) {{ if (b == 0 || b == -1) return 0; {t} r = a % b; "
+    "return r != 0 && ((r ^ b) < 0) ? ({t})(r + b) : r; }}",
+    "div_uint": "{q} {t} div_{t}({t} a, {t} b) {{ return b == 0 ? ({t})0 : ({t})(a / b); }}",
+    "rem_uint": "{q} {t} rem_{t}({t} a, {t} b) {{ return b == 0 ? ({t})0 : ({t})(a % b); }}",
+    "saturate": "{q} {t} {t}_of_{f}({f} a) {{ return a != a ? ({t})0 : a >= {above} ? {most} "
+    ": a <= {least} ? {low} : ({t})a; }}",
+}
+"""By name; {q} qualifiers, {t} the type, {u} the unsigned type of its size, {w} an unsigned shift count."""

@@ -1,0 +1,1 @@
+"""Templates for GPUs: loops over blocks and threads, shared memory, barriers."""

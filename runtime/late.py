@@ -1,0 +1,42 @@
+"""Modules that were just compiled for a GPU: its driver is not needed before the first run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from . import binding
+from .binding import Context, StepInfo, StepTime, TensorInfo
+
+
+class LateModule:
+    """The interface of `binding.Module`. `open` makes the one that runs, once."""
+
+    def __init__(
+        self,
+        name: str,
+        target: str,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        steps: Sequence[StepInfo],
+        open: Callable[[], binding.Module],
+    ):
+        self.name, self.target = name, target
+        self.inputs, self.outputs, self.steps = tuple(inputs), tuple(outputs), tuple(steps)
+        self._open = open
+
+    @cached_property
+    def _module(self) -> binding.Module:
+        return self._open()
+
+    def context(self, threads: int = 1) -> Context:
+        return self._module.context(threads)
+
+    def run(self, feeds: Mapping[str, Any], threads: int = 1) -> dict[str, np.ndarray]:
+        return self._module.run(feeds, threads)
+
+    def run_profiled(self, feeds: Mapping[str, Any], threads: int = 1) -> list[StepTime]:
+        return self._module.run_profiled(feeds, threads)

@@ -1,0 +1,395 @@
+/* Runs plans on a device of OpenCL 1.2. A module's program and weights are made once, for all of its contexts;
+ * a context has a queue, an arena, a device buffer for each input and output, and a kernel with its arguments for
+ * each step, so that a run only enqueues. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "context.h"
+#include "device_code.h"
+#include "opencl_api.h"
+
+#define MOST_DEVICES 32
+
+/* What the contexts of a module share. */
+typedef struct loaded_module {
+  cl_device device;
+  cl_context context;
+  cl_program program;
+  cl_buffer weights;
+} loaded_module;
+
+/* What one context has for itself. */
+typedef struct cl_state {
+  cl_queue queue;
+  cl_buffer arena, errors;
+  cl_buffer *ios;     /* inputs, then outputs */
+  cl_kernel *kernels; /* by step */
+  cl_event *events;   /* by step, while profiling */
+  int32_t *noted;     /* the errors that kernels noted, by step */
+  int reports;        /* whether any kernel may note one */
+} cl_state;
+
+static opencl_api cl;
+static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int32_t failed(burnish_error *error, const char *what, int32_t code) {
+  int32_t status = code == -4 || code == -5 || code == -6 || code == -61 ? BURNISH_NO_MEMORY : BURNISH_BAD_DEVICE;
+  return burnish_fail(error, status, -1, "OpenCL: %s failed with code %d", what, (int)code);
+}
+
+/* --- the driver and its devices --- */
+
+static int32_t open_library(burnish_error *error) {
+  static int loaded;
+  int32_t status = BURNISH_OK;
+  pthread_mutex_lock(&library_lock);
+  if (!loaded) {
+    void *handle = dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!handle) handle = dlopen("libOpenCL.so", RTLD_NOW | RTLD_LOCAL);
+    loaded = handle != NULL;
+#define X(result, name, parameters)                                      \
+  if (loaded && !(*(void **)(void *)&cl.name = dlsym(handle, #name))) {  \
+    dlclose(handle);                                                     \
+    loaded = 0;                                                          \
+  }
+    CL_FUNCTIONS(X)
+#undef X
+    if (!loaded)
+      status = burnish_fail(error, BURNISH_NO_DEVICE, -1,
+                            "this module needs OpenCL, but there is no libOpenCL.so.1 here; install the "
+                            "driver of the GPU and the OpenCL loader (Debian: ocl-icd-libopencl1)");
+  }
+  pthread_mutex_unlock(&library_lock);
+  return status;
+}
+
+static int32_t find_devices(cl_device *devices, uint32_t *count) {
+  static const uint64_t kinds[] = {CL_DEVICE_TYPE_GPU, CL_DEVICE_TYPE_ACCELERATOR, CL_DEVICE_TYPE_CPU};
+  cl_platform platforms[MOST_DEVICES];
+  uint32_t platform_count = 0;
+  *count = 0;
+  if (cl.clGetPlatformIDs(MOST_DEVICES, platforms, &platform_count)) return 0;
+  if (platform_count > MOST_DEVICES) platform_count = MOST_DEVICES;
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+    for (uint32_t p = 0; p < platform_count && *count < MOST_DEVICES; p++) {
+      uint32_t found = 0, room = MOST_DEVICES - *count;
+      if (cl.clGetDeviceIDs(platforms[p], kinds[k], room, devices + *count, &found)) continue;
+      *count += found < room ? found : room;
+    }
+  return (int32_t)*count;
+}
+
+/* GPUs come first; the environment variable BURNISH_OPENCL_DEVICE picks another by a part of its name. */
+static int32_t choose_device(cl_device *device, burnish_error *error) {
+  const char *wanted = getenv("BURNISH_OPENCL_DEVICE");
+  cl_device devices[MOST_DEVICES];
+  uint32_t count;
+  if (!find_devices(devices, &count))
+    return burnish_fail(error, BURNISH_NO_DEVICE, -1,
+                        "this module needs an OpenCL device, but no driver offers one; install the driver of "
+                        "the GPU (or PoCL, which runs on the CPU)");
+  for (uint32_t i = 0; i < count; i++) {
+    char name[256] = "";
+    cl.clGetDeviceInfo(devices[i], CL_DEVICE_NAME, sizeof name - 1, name, NULL);
+    if (wanted && *wanted && !strstr(name, wanted)) continue;
+    *device = devices[i];
+    return BURNISH_OK;
+  }
+  return burnish_fail(error, BURNISH_NO_DEVICE, -1,
+                      "BURNISH_OPENCL_DEVICE=%.64s names none of the %u OpenCL devices of this machine", wanted,
+                      count);
+}
+
+static uint64_t device_number(cl_device device, uint32_t what) {
+  uint64_t value = 0; /* sizes have 32 bits on 32-bit devices, and little-endian order */
+  cl.clGetDeviceInfo(device, what, sizeof value, &value, NULL);
+  return value;
+}
+
+static int device_has(cl_device device, const char *extension) {
+  char text[8192] = "";
+  cl.clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, sizeof text - 1, text, NULL);
+  return strstr(text, extension) != NULL;
+}
+
+static int32_t check_limits(const burnish_image *image, cl_device device, burnish_error *error) {
+  code_view code = burnish_code_view(image->code);
+  plan_view plan = burnish_plan_view(image);
+  uint64_t threads = device_number(device, CL_DEVICE_MAX_WORK_GROUP_SIZE);
+  uint64_t shared = device_number(device, CL_DEVICE_LOCAL_MEM_SIZE);
+  uint64_t largest = device_number(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  char name[128] = "";
+  cl.clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof name - 1, name, NULL);
+  if (code.header->needs & CODE_NEEDS_F64 && !device_has(device, "cl_khr_fp64"))
+    return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
+                        "the OpenCL device %s has no double precision, which this module needs", name);
+  if (plan.header->weights_bytes > largest || plan.arena_bytes > largest)
+    return burnish_fail(error, BURNISH_NO_MEMORY, -1,
+                        "this module needs buffers of %llu bytes (weights) and %llu (arena), but the OpenCL "
+                        "device %s allows at most %llu",
+                        (unsigned long long)plan.header->weights_bytes, (unsigned long long)plan.arena_bytes,
+                        name, (unsigned long long)largest);
+  for (uint32_t k = 0; k < code.header->kernel_count; k++) {
+    const code_kernel *kernel = &code.kernels[k];
+    uint64_t block = (uint64_t)kernel->block[0] * kernel->block[1] * kernel->block[2];
+    if (block > threads || kernel->shared > shared)
+      return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
+                          "kernel %s needs %llu threads and %u bytes of shared memory in a block; the OpenCL "
+                          "device %s has %llu and %llu; compile for --target opencl on this machine",
+                          code.strings + kernel->name, (unsigned long long)block, kernel->shared, name,
+                          (unsigned long long)threads, (unsigned long long)shared);
+  }
+  return BURNISH_OK;
+}
+
+/* --- a module --- */
+
+static int32_t build_failed(loaded_module *m, burnish_error *error) {
+  char log[4096] = "", *line = log;
+  cl.clGetProgramBuildInfo(m->program, m->device, CL_PROGRAM_BUILD_LOG, sizeof log - 1, log, NULL);
+  char *found = strstr(log, "error");
+  if (found) line = found;
+  line[strcspn(line, "\n")] = 0;
+  return burnish_fail(error, BURNISH_BAD_DEVICE, -1, "the OpenCL driver does not compile this module: %.300s",
+                      line);
+}
+
+static int32_t build_program(const burnish_image *image, loaded_module *m, burnish_error *error) {
+  code_view code = burnish_code_view(image->code);
+  const char *source = code.source;
+  const size_t bytes = (size_t)code.header->source_bytes;
+  int32_t status;
+  m->program = cl.clCreateProgramWithSource(m->context, 1, &source, &bytes, &status);
+  if (!m->program) return failed(error, "clCreateProgramWithSource", status);
+  status = cl.clBuildProgram(m->program, 1, &m->device, code.strings + code.header->options, NULL, NULL);
+  return status ? build_failed(m, error) : BURNISH_OK;
+}
+
+static int32_t new_buffer(cl_context context, uint64_t bytes, const void *data, cl_buffer *buffer,
+                          burnish_error *error) {
+  int32_t status;
+  uint64_t flags = data && bytes ? CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR : CL_MEM_READ_WRITE;
+  void *host = flags & CL_MEM_COPY_HOST_PTR ? (void *)(uintptr_t)data : NULL;
+  *buffer = cl.clCreateBuffer(context, flags, bytes ? (size_t)bytes : 64, host, &status);
+  if (*buffer) return BURNISH_OK;
+  return burnish_fail(error, BURNISH_NO_MEMORY, -1, "the OpenCL device has no memory for %llu bytes (code %d)",
+                      (unsigned long long)bytes, (int)status);
+}
+
+static void opencl_unload(void *loaded) {
+  loaded_module *m = loaded;
+  if (!m) return;
+  if (m->weights) cl.clReleaseMemObject(m->weights);
+  if (m->program) cl.clReleaseProgram(m->program);
+  if (m->context) cl.clReleaseContext(m->context);
+  free(m);
+}
+
+static int32_t load(const burnish_image *image, loaded_module *m, burnish_error *error) {
+  int32_t status = choose_device(&m->device, error);
+  if (!status) status = check_limits(image, m->device, error);
+  if (status) return status;
+  m->context = cl.clCreateContext(NULL, 1, &m->device, NULL, NULL, &status);
+  if (!m->context) return failed(error, "clCreateContext", status);
+  status = build_program(image, m, error);
+  if (status) return status;
+  return new_buffer(m->context, image->weights_bytes, image->weights, &m->weights, error);
+}
+
+static int32_t opencl_load(const burnish_image *image, void **loaded, burnish_error *error) {
+  int32_t status;
+  if (!burnish_code_is_sound(image->code, image->code_bytes) || burnish_plan_view(image).header->prepared_bytes)
+    return burnish_fail(error, BURNISH_BAD_PLAN, -1, "broken module: its OpenCL code; compile the model again");
+  status = open_library(error);
+  if (status) return status;
+  *loaded = calloc(1, sizeof(loaded_module));
+  if (!*loaded) return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a module");
+  return load(image, *loaded, error);
+}
+
+/* --- a context --- */
+
+static cl_buffer buffer_of(const burnish_context *c, const plan_arg *arg) {
+  const cl_state *s = c->state;
+  const loaded_module *m = c->image->prepared->loaded;
+  return arg->space == SPACE_INPUT    ? s->ios[arg->index]
+         : arg->space == SPACE_OUTPUT ? s->ios[(uint64_t)c->plan.header->input_count + arg->index]
+         : arg->space == SPACE_ARENA  ? s->arena
+                                      : m->weights;
+}
+
+static int32_t new_kernel(burnish_context *c, uint32_t number, burnish_error *error) {
+  const plan_step *step = &c->plan.steps[number];
+  const loaded_module *m = c->image->prepared->loaded;
+  cl_state *s = c->state;
+  code_view code = burnish_code_view(c->image->code);
+  const char *name = code.strings + code.kernels[step->kernel].name;
+  int32_t status = 0;
+  uint32_t at = 0;
+  cl_kernel kernel = s->kernels[number] = cl.clCreateKernel(m->program, name, &status);
+  if (!kernel) return failed(error, "clCreateKernel", status);
+  for (uint32_t i = 0; i < step->arg_count; i++) {
+    const plan_arg *arg = &c->plan.args[step->first_arg + i];
+    cl_buffer buffer = buffer_of(c, arg);
+    if (!status) status = cl.clSetKernelArg(kernel, at++, sizeof buffer, &buffer);
+    if (!status) status = cl.clSetKernelArg(kernel, at++, sizeof arg->offset, &arg->offset);
+  }
+  if (!status) status = cl.clSetKernelArg(kernel, at++, sizeof s->errors, &s->errors);
+  if (!status) status = cl.clSetKernelArg(kernel, at++, sizeof number, &number);
+  s->reports |= code.kernels[step->kernel].flags & KERNEL_REPORTS;
+  return status ? failed(error, "clSetKernelArg", status) : BURNISH_OK;
+}
+
+static int32_t new_buffers(burnish_context *c, burnish_error *error) {
+  const plan_header *h = c->plan.header;
+  const loaded_module *m = c->image->prepared->loaded;
+  cl_state *s = c->state;
+  uint64_t count = (uint64_t)h->input_count + h->output_count, errors = c->plan.step_count * sizeof *s->noted;
+  int32_t status = new_buffer(m->context, c->plan.arena_bytes, NULL, &s->arena, error);
+  if (!status) status = new_buffer(m->context, errors, s->noted, &s->errors, error);
+  for (uint64_t i = 0; i < count && !status; i++)
+    status = new_buffer(m->context, c->plan.ios[i].nbytes, NULL, &s->ios[i], error);
+  return status;
+}
+
+static int32_t opencl_start(burnish_context *c, const burnish_options *options, burnish_error *error) {
+  const plan_header *h = c->plan.header;
+  const loaded_module *m = c->image->prepared->loaded;
+  cl_state *s = c->state = calloc(1, sizeof *s);
+  int32_t status;
+  (void)options;
+  if (s) {
+    s->ios = burnish_array((uint64_t)h->input_count + h->output_count, sizeof *s->ios);
+    s->kernels = burnish_array(c->plan.step_count, sizeof *s->kernels);
+    s->events = burnish_array(c->plan.step_count, sizeof *s->events);
+    s->noted = burnish_array(c->plan.step_count, sizeof *s->noted);
+  }
+  if (!s || !s->ios || !s->kernels || !s->events || !s->noted)
+    return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
+  s->queue = cl.clCreateCommandQueue(m->context, m->device, CL_QUEUE_PROFILING_ENABLE, &status);
+  if (!s->queue) return failed(error, "clCreateCommandQueue", status);
+  status = new_buffers(c, error);
+  for (uint32_t i = 0; i < c->plan.step_count && !status; i++)
+    if (c->plan.steps[i].kind == STEP_CALL) status = new_kernel(c, i, error);
+  return status;
+}
+
+static void opencl_stop(burnish_context *c) {
+  cl_state *s = c->state;
+  uint64_t count = (uint64_t)c->plan.header->input_count + c->plan.header->output_count;
+  if (!s) return;
+  for (uint32_t i = 0; s->kernels && i < c->plan.step_count; i++)
+    if (s->kernels[i]) cl.clReleaseKernel(s->kernels[i]);
+  for (uint64_t i = 0; s->ios && i < count; i++)
+    if (s->ios[i]) cl.clReleaseMemObject(s->ios[i]);
+  if (s->arena) cl.clReleaseMemObject(s->arena);
+  if (s->errors) cl.clReleaseMemObject(s->errors);
+  if (s->queue) cl.clReleaseCommandQueue(s->queue);
+  free(s->ios);
+  free(s->kernels);
+  free(s->events);
+  free(s->noted);
+  free(s);
+}
+
+/* --- a run --- */
+
+static int32_t copy_step(burnish_context *c, const plan_step *step, cl_event *event) {
+  const cl_state *s = c->state;
+  const plan_arg *from = &c->plan.args[step->first_arg], *to = from + 1;
+  if (!from->nbytes) return 0;
+  return cl.clEnqueueCopyBuffer(s->queue, buffer_of(c, from), buffer_of(c, to), (size_t)from->offset,
+                                (size_t)to->offset, (size_t)from->nbytes, 0, NULL, event);
+}
+
+static int32_t run_step(burnish_context *c, uint32_t number) {
+  const cl_state *s = c->state;
+  const plan_step *step = &c->plan.steps[number];
+  cl_event *event = c->nanoseconds ? &s->events[number] : NULL;
+  if (step->kind == STEP_COPY) return copy_step(c, step, event);
+  const code_kernel *kernel = &burnish_code_view(c->image->code).kernels[step->kernel];
+  size_t global[3], local[3];
+  for (int axis = 0; axis < 3; axis++) {
+    local[axis] = kernel->block[axis];
+    global[axis] = local[axis] * kernel->grid[axis];
+  }
+  return cl.clEnqueueNDRangeKernel(s->queue, s->kernels[number], 3, NULL, global, local, 0, NULL, event);
+}
+
+/* Inputs to the device, or outputs from it. */
+static int32_t transfer(burnish_context *c, int to_device) {
+  const plan_header *h = c->plan.header;
+  const cl_state *s = c->state;
+  uint64_t begin = to_device ? 0 : h->input_count, count = to_device ? h->input_count : h->output_count;
+  int32_t status = 0;
+  for (uint64_t i = begin; i < begin + count && !status; i++) {
+    size_t bytes = (size_t)c->plan.ios[i].nbytes;
+    void *memory = burnish_context_memory(c, i);
+    if (!bytes) continue;
+    if (!memory) return burnish_fail(&c->error, BURNISH_NO_MEMORY, -1, "no memory for an input or output");
+    status = to_device ? cl.clEnqueueWriteBuffer(s->queue, s->ios[i], 0, 0, bytes, memory, 0, NULL, NULL)
+                       : cl.clEnqueueReadBuffer(s->queue, s->ios[i], 0, 0, bytes, memory, 0, NULL, NULL);
+  }
+  return status ? failed(&c->error, "a transfer", status) : BURNISH_OK;
+}
+
+static int32_t enqueue(burnish_context *c, uint32_t *begun) {
+  const cl_state *s = c->state;
+  int32_t status = transfer(c, 1);
+  for (*begun = 0; *begun < c->plan.step_count && !status; ++*begun) {
+    int32_t code = run_step(c, *begun);
+    if (!code) continue;
+    const char *node = c->plan.strings + c->plan.steps[*begun].node;
+    return burnish_fail(&c->error, BURNISH_BAD_DEVICE, (int32_t)*begun,
+                        "node %s: OpenCL cannot start its kernel (code %d)", node, (int)code);
+  }
+  if (!status) status = transfer(c, 0);
+  if (!status && s->reports) {
+    size_t bytes = c->plan.step_count * sizeof *s->noted;
+    int32_t code = cl.clEnqueueReadBuffer(s->queue, s->errors, 0, 0, bytes, s->noted, 0, NULL, NULL);
+    if (code) status = failed(&c->error, "a transfer", code);
+  }
+  return status;
+}
+
+static void take_times(burnish_context *c, uint32_t steps) {
+  cl_state *s = c->state;
+  for (uint32_t i = 0; i < steps; i++) {
+    uint64_t begin = 0, end = 0;
+    if (s->events[i]) {
+      cl.clGetEventProfilingInfo(s->events[i], CL_PROFILING_COMMAND_START, sizeof begin, &begin, NULL);
+      cl.clGetEventProfilingInfo(s->events[i], CL_PROFILING_COMMAND_END, sizeof end, &end, NULL);
+      cl.clReleaseEvent(s->events[i]);
+      s->events[i] = NULL;
+    }
+    c->nanoseconds[i] = (int64_t)(end - begin);
+  }
+}
+
+/* The first error that a kernel noted; none are noted after it. */
+static int32_t noted_error(burnish_context *c) {
+  cl_state *s = c->state;
+  for (uint32_t i = 0; s->reports && i < c->plan.step_count; i++) {
+    int32_t code = s->noted[i];
+    size_t bytes = c->plan.step_count * sizeof *s->noted;
+    if (!code) continue;
+    memset(s->noted, 0, bytes);
+    cl.clEnqueueWriteBuffer(s->queue, s->errors, 1, 0, bytes, s->noted, 0, NULL, NULL);
+    return burnish_step_error(c, i, code);
+  }
+  return BURNISH_OK;
+}
+
+static int32_t opencl_run(burnish_context *c) {
+  const cl_state *s = c->state;
+  uint32_t begun;
+  int32_t status = enqueue(c, &begun), code = cl.clFinish(s->queue);
+  if (!status && code) status = failed(&c->error, "a run", code);
+  if (c->nanoseconds) take_times(c, begun);
+  return status ? status : noted_error(c);
+}
+
+const burnish_device burnish_opencl = {"opencl",     opencl_load, opencl_unload, opencl_start,
+                                       opencl_stop, opencl_run};
