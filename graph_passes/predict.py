@@ -63,9 +63,10 @@ class PredictedCost:
     threads: int
 
     @property
-    def per_cycle(self) -> int:
-        """Multiply-adds of all lanes of a core: two vectors, or one where that takes two instructions."""
-        return self.target.lanes(4) * (2 if self.target.has_fma else 1)
+    def per_cycle(self) -> float:
+        """Multiply-adds of all lanes of a core; one vector where that takes two instructions."""
+        multiply_adds = self.target.multiply_adds if self.target.has_fma else 1.0
+        return self.target.lanes(4) * multiply_adds
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
         """0 for operators that the model does not know."""

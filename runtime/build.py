@@ -33,6 +33,7 @@ HERE = Path(__file__).parent
 CORE = ("plan", "pool", "executor", "host", "context", "prepare", "module")  # in every module
 DEVICES = {"opencl": ("opencl",)}  # in modules for that device
 LIBRARY_ONLY = ("memory", "open")  # also in the library of this package
+PROGRAM = "runner"  # the main function of a module that is a program
 KINDS = ("so", "a", "program")
 _DEVICE_SOURCES = tuple(source for sources in DEVICES.values() for source in sources)
 _ALL = CORE + LIBRARY_ONLY + _DEVICE_SOURCES
@@ -125,6 +126,7 @@ def _build(compiler: Compiler, folder: Path) -> None:
         _compile(compiler, source, [], folder)
     for source in _DEVICE_SOURCES:
         _compile(compiler, source, ["-fvisibility=hidden"], folder)
+    _compile(compiler, PROGRAM, [], folder)
     objects = [f"{source}.o" for source in _ALL]
     link = ["-shared", "-pthread", "-Wl,-s", "-Wl,--build-id=none", "-o", "libburnish.so", *objects, "-ldl"]
     _run([*compiler.command, *link], folder, "linking the runtime")
@@ -134,7 +136,7 @@ def _build(compiler: Compiler, folder: Path) -> None:
 def _digest(folder: Path) -> str:
     """Of all that was built."""
     digest = hashlib.sha256()
-    for name in (*(f"{source}.o" for source in _ALL), "libburnish.so"):
+    for name in (*(f"{source}.o" for source in (*_ALL, PROGRAM)), "libburnish.so"):
         data = (folder / name).read_bytes()
         digest.update(f"{name} {len(data)} ".encode() + data)
     return digest.hexdigest()
@@ -295,10 +297,10 @@ def _link_archive(
 
 
 def _link_program(compiler: Compiler, folder: Path, objects: Sequence[str]) -> Path:
-    """A program without shared libraries (src/runner.c)."""
-    _compile(compiler, "runner", [], folder)
+    """A program without shared libraries."""
     command = [*compiler.command, "-static", "-pthread", "-Wl,-s", "-Wl,--gc-sections", "-o", "module.out"]
-    _run([*command, *objects, "runner.o", "-lm"], folder, "linking the program")
+    main = str(_built(compiler) / f"{PROGRAM}.o")
+    _run([*command, *objects, main, "-lm"], folder, "linking the program")
     return folder / "module.out"
 
 

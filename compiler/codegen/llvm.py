@@ -52,7 +52,7 @@ class _StepEmitter:
         self.target = target
         self.symbol = symbol
         self.fn = FunctionText()
-        self.v = Scalars(self.fn, target.has_fma)
+        self.v = Scalars(self.fn, target)
         self.tasks = 1
         self.scratch_bytes = 0
         self._scratch_now = 0
@@ -67,6 +67,8 @@ class _StepEmitter:
             self.v.pointers[b.name] = f"%{_identifier(b.name)}.arg"
         self.top(st)
         self.fn.emit(f"ret i32 {self.result()}")
+        if self.v.lane_loads:
+            self.v.lane_loads.join()
         written = self.program.written()
         args = [
             f"ptr noalias {'' if b.name in written else 'readonly '}%{_identifier(b.name)}.arg"
@@ -184,6 +186,8 @@ class _StepEmitter:
                 target = self.fn.fresh("f")
                 self.fn.emit(f"{target} = load ptr, ptr {slot}, align 8")
                 self.fn.emit(f"call void {target}(ptr %call, i32 %worker)")
+                if self.v.lane_loads:
+                    self.v.lane_loads.called()
             case _:
                 raise InternalError(f"code generation for a CPU: {type(st).__name__} {st}")
 

@@ -11,6 +11,8 @@ from ..ir.affine import Linear
 from ..ir.loops import Buffer
 from ..ir.scalar import Binary, Call, Expr, Load, Var, children
 from ..ir.types import BOOL, I64, U8, DType
+from ..target import Target
+from .llvm_lanes import LaneLoads
 from .llvm_transpose import transposed
 from .llvm_values import (
     FunctionText,
@@ -36,9 +38,10 @@ class Memory(ABC):
     and its extent; `mask` is the condition under which values are needed; `ranges` bounds the variables.
     """
 
-    def __init__(self, fn: FunctionText, has_fma: bool):
+    def __init__(self, fn: FunctionText, target: Target):
         self.fn = fn
-        self.has_fma = has_fma
+        self.target = target
+        self.lane_loads = LaneLoads(fn, target.vector_bits) if target.multiplies_by_lane else None
         self.bound: dict[str, int | Value] = {}
         self.ranges: dict[str, affine.Range] = {}
         self.vector: tuple[str, int] | None = None
@@ -163,9 +166,8 @@ class Memory(ABC):
         add = broadcast(self.fn, index(offset), lanes) if lanes > 1 else index(offset)
         return self.fn.assign(f"add {flags}{total.typed}, {add.text}", I64, lanes)
 
-    def pointer(self, buffer: Buffer, offset: int, terms: Terms) -> str:
-        """The address of one element: the variable part is shared, the constant part is an immediate."""
-        size = buffer.dtype.bytes
+    def origin(self, buffer: Buffer, terms: Terms) -> str:
+        """The variable part of an address, which is shared."""
 
         def make() -> str:
             total = self.sum_terms(terms, 1)
@@ -175,18 +177,23 @@ class Memory(ABC):
             self.fn.emit(f"{name} = getelementptr {memory_type(buffer.dtype)}, ptr {start}, {total.typed}")
             return name
 
-        base = self.pointers[buffer.name]
-        if terms:
-            base = self.remember(("ptr", buffer.name, tuple((t.text, c) for t, c in terms)), make)  # type: ignore[assignment]
+        if not terms:
+            return self.pointers[buffer.name]
+        return self.remember(("ptr", buffer.name, tuple((t.text, c) for t, c in terms)), make)  # type: ignore[return-value]
+
+    def pointer(self, buffer: Buffer, offset: int, terms: Terms) -> str:
+        """The address of one element: the variable part is shared, the constant part is an immediate."""
+        base = self.origin(buffer, terms)
         if offset == 0:
             return base
+        nbytes = offset * buffer.dtype.bytes
 
         def shift() -> str:
             name = self.fn.fresh("p")
-            self.fn.emit(f"{name} = getelementptr i8, ptr {base}, i64 {offset * size}")
+            self.fn.emit(f"{name} = getelementptr i8, ptr {base}, i64 {nbytes}")
             return name
 
-        return self.remember(("at", base, offset * size), shift)  # type: ignore[return-value]
+        return self.remember(("at", base, nbytes), shift)  # type: ignore[return-value]
 
     def forget_loads(self) -> None:
         """Passes the addresses in use through an empty assembly statement, so that LLVM cannot tell that
@@ -245,6 +252,8 @@ class Memory(ABC):
         raw = self.fn.assign(
             f"load {memory_type(e.type, lanes)}, ptr {pointer}, align {align}", e.type, lanes
         )
+        if self.lane_loads and lanes == 1 and buffer.scope != "register":
+            self.lane_loads.note(buffer.name, self.origin(buffer, terms), offset, e.type, raw.text)
         return self.from_memory(raw, e.type, lanes)
 
     def strided(self, buffer: Buffer, offset: int, terms: Terms, step: int, flags: tuple[bool, ...]) -> Value:
@@ -352,6 +361,8 @@ class Memory(ABC):
             return
         for scope in self.scopes:
             scope.pop(("columns", buffer.name), None)
+        if self.lane_loads:
+            self.lane_loads.stored(buffer.name)
         offset, terms, step = self.resolve(self.flat(buffer, idx))
         mask = self.mask
         if self.vector and (step not in (0, 1) or any(t.lanes > 1 for t, _ in terms)):

@@ -141,14 +141,14 @@ class Scalars(Memory):
         x, y, c = self.unify(x, y, c)
         if not x.dtype.is_float:
             return self.integer("add", self.integer("mul", x, y, x.dtype), c, x.dtype)
-        if not self.has_fma:
+        if not self.target.has_fma:
             product = self.fn.assign(f"fmul {x.typed}, {y.text}", x.dtype, x.lanes)
             return self.fn.assign(f"fadd {product.typed}, {c.text}", x.dtype, x.lanes)
         name = f"llvm.fma.{suffix(x.dtype, x.lanes)}"
         return self.fn.assign(self.fn.intrinsic(name, x.type, [x.typed, y.typed, c.typed]), x.dtype, x.lanes)
 
     def extremum(self, op: str, a: Value, b: Value) -> Value:
-        """NaN if either is. One instruction on x86 where one side is a constant."""
+        """NaN if either is. One instruction on AArch64, and on x86 where one side is a constant."""
         dtype, lanes = a.dtype, a.lanes
         if not dtype.is_float:
             if dtype is BOOL:
@@ -156,6 +156,8 @@ class Scalars(Memory):
             sign = "u" if dtype.kind == "uint" else "s"
             name = f"llvm.{sign}{op}.{suffix(dtype, lanes)}"
             return self.fn.assign(self.fn.intrinsic(name, a.type, [a.typed, b.typed]), dtype, lanes)
+        if self.target.arch == "aarch64":
+            return self.float_intrinsic(f"{op}imum", a, b)
         if b.const is not None or b.text.startswith("splat"):
             a, b = b, a
         code = "fcmp olt" if op == "min" else "fcmp ogt"

@@ -242,7 +242,8 @@ def _together(
 ) -> tuple[str, int]:
     """The innermost loop over a sum, and how many of its terms one iteration takes.
 
-    By default several in matrix products, unless memory is the limit because no weight is used twice.
+    By default several in matrix products, unless memory is the limit because no weight is used twice, and
+    a vector of channels where multiply-adds take them by lane.
     """
     roles = subject.roles
     if not roles.sums:
@@ -251,9 +252,13 @@ def _together(
     extent, size = subject.extents[axis], blocks.get(axis, 0)
     divide = (1,) if size and extent % size else divisors(size or extent)
     reused = any(tile.get(a, 1) > 1 for a in roles.pixels)
-    every = [n for n in (TERMS if plain else divide) if n <= TERMS[-1]]
-    terms = [n for n in every if subject.short(tile, unrolled, n, cuts)]
-    return f"{axis}_i" if size else axis, choose(cfg, "together", terms, 4 if plain and reused else 1)
+    by_lane = lanes_of(subject.acc, subject.task.target) if subject.task.target.multiplies_by_lane else 0
+    few = [n for n in (TERMS if plain else divide) if n <= TERMS[-1]]
+    terms = [n for n in few if subject.short(tile, unrolled, n // 2 if n == by_lane else n, cuts)]
+    default = 4 if plain and reused else 1
+    if by_lane in terms and (size or plain):
+        default = by_lane
+    return f"{axis}_i" if size else axis, choose(cfg, "together", terms, default)
 
 
 def _reduction(subject: Subject, unrolled: tuple[str, ...], cfg: Config) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ from .conv_parts import (
     tile_product,
     weights_position,
 )
+from .register_tiles import most_rows
 
 PANEL = 8  # output channels of a panel of weights for im2col
 ENOUGH = 96  # pixels of a block that use a panel of weights well
@@ -158,7 +159,7 @@ def params(task: KernelTask, cfg: Config) -> Params:
     inside: tuple[tuple[str, str], ...] = (("kh", "kw"),)
     if task.transformed == "im2row":
         vectors = vectors_of(g.out_channels, lanes)
-        most = (target.vector_registers - vectors - 1) // vectors
+        most = most_rows(target, vectors)
         sizes = list(range(1, min(most, 14, pixels) + 1))
         tile = choose(cfg, "tile", sizes, _even(pixels, sizes[-1]))
         panels = -(-g.out_channels // (vectors * lanes))

@@ -11,6 +11,7 @@ from ..target import Target
 
 ACC = "tile_acc"
 LONG_CODE = 1.03  # cost of a tile whose taps are unrolled over both pixel axes, relative
+SPARE = 2  # registers that are left for the scheduling of loads
 MAX_UNROLLED = 640  # updates of the register tile in one loop body
 
 
@@ -93,11 +94,21 @@ def lanes_of(acc: Stage, target: Target) -> int:
     return target.lanes(max(acc.dtype.bytes, 4))
 
 
+def most_rows(target: Target, vectors: int) -> int:
+    """Rows of a product whose sums, one row of weights and one factor, or a vector of them for each row, fit
+    the registers.
+    """
+    if target.multiplies_by_lane:
+        return (target.vector_registers - vectors - SPARE) // (vectors + 1)
+    return (target.vector_registers - vectors - 1) // vectors
+
+
 def rank_tiles(
     acc: Stage, roles: Roles, extents: dict[str, int], target: Target
 ) -> list[tuple[tuple[str, int], ...]]:
     """Register tiles by estimated cycles for the whole output, best first."""
     lanes = lanes_of(acc, target)
+    by_lane = target.multiplies_by_lane and bool(roles.sums)
     vectors = -(-extents[roles.vector] // lanes)  # registers that one step of the vector axis takes
     found: list[tuple[float, tuple[tuple[str, int], ...]]] = []
     first = roles.pixels[0] if roles.pixels else None
@@ -111,7 +122,8 @@ def rank_tiles(
             for width in range(1, min(28, extents[first]) + 1 if first else 2):
                 accumulators = rows * width * columns
                 held = columns if rows * width > 1 else 1  # what is used once need not stay in a register
-                spare = target.vector_registers - (accumulators + held + 1)
+                inputs = rows * width + SPARE if by_lane else 1  # a vector of terms for each pixel
+                spare = target.vector_registers - (accumulators + held + inputs)
                 windows = rows > 1 and bool(roles.taps)  # both axes of taps unrolled
                 if spare < windows or _too_long(acc, roles, extents, accumulators, rows):
                     continue
@@ -121,10 +133,11 @@ def rank_tiles(
                 if column_axis == roles.vector:
                     tile[0] = (roles.vector, columns * lanes)
                 cost = _cost(
-                    extents,
                     (column_count, columns),
                     (extents.get(second or "", 1), rows),
                     (extents.get(first or "", 1), width),
+                    target.multiply_adds,
+                    lanes if by_lane else 1,
                 ) * (LONG_CODE if windows else 1)
                 found.append((cost, tuple(tile)))
     found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))
@@ -137,15 +150,19 @@ def _too_long(acc: Stage, roles: Roles, extents: dict[str, int], accumulators: i
 
 
 def _cost(
-    extents: dict[str, int], columns: tuple[int, int], rows: tuple[int, int], width: tuple[int, int]
+    columns: tuple[int, int], rows: tuple[int, int], width: tuple[int, int], multiply_adds: float, terms: int
 ) -> float:
-    """Cycles of one reduction step over the whole output: two FMAs and two loads a cycle, latency of four."""
+    """Cycles of one reduction step over the whole output: two loads a cycle, latency of four.
+
+    One load brings an input for so many `terms`; where that is several, loads are instructions of their own.
+    """
     total = 0.0
     for n_columns, c in _pieces(*columns):
         for n_rows, r in _pieces(*rows):
             for n_width, w in _pieces(*width):
                 fmas = r * w * c
-                cycles = max(fmas / 2, (r * w + c) / 2, 4.0)
+                loads = r * w / terms + c
+                cycles = max(fmas / multiply_adds, loads / 2, 4.0) + (loads / 4 if terms > 1 else 0.0)
                 total += n_columns * n_rows * n_width * (cycles + 0.75)
     return total
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from onnx.backend.test.runner import Runner
 
 PASSING = Path(__file__).with_name("passing.txt")
 SECONDS = 60
+MODES = ("compiled", "reference")
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,11 @@ def prepare_reference(model: onnx.ModelProto) -> BurnishRep:
 
 
 Prepare = Callable[[onnx.ModelProto], BurnishRep]
-PREPARE: dict[str, Prepare] = {
-    "reference": prepare_reference,
-    "compiled": prepare,
-}
+
+
+def preparing(mode: str, target: str) -> Prepare:
+    """How models are prepared: "reference" or "compiled", the latter for a target."""
+    return prepare_reference if mode == "reference" else partial(prepare, target=target)
 
 
 @lru_cache

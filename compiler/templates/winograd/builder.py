@@ -271,29 +271,37 @@ class Builder:
 
     def streamed(self, update: Callable[[Expr], Stmt], stream: Stream) -> Body:
         """All updates of one pass over a panel, and its share of the next panel's prefetches between them."""
-        depth, passes = self.p.depth, stream.passes
+        terms = self.g.lanes if self.task.target.multiplies_by_lane else 1  # of one load of an input
+        depth, passes, most = self.p.depth // terms, stream.passes, max(1, self.p.unrolled // terms)
+
+        def updates(k: Expr) -> Body:
+            return (update(k),) if terms == 1 else tuple(update(k * terms + n) for n in range(terms))
+
         if not self.p.prefetch:
-            return (self.in_turn(depth, update),)
+            return (self.in_turn(depth, most, updates),)
 
         def prefetch(row: Expr) -> Body:
-            rows = [stream.following + n * stream.panel + row for n in range(self.p.panels)]
-            lines = range(0, self.panel, LINE)
-            return tuple(Prefetch(self.u.name, (r, s.const(at))) for r in rows for at in lines)
+            first = row if terms == 1 else row * terms
+            rows = [stream.following + n * stream.panel + first for n in range(self.p.panels)]
+            lines = [divmod(at, self.panel) for at in range(0, terms * self.panel, LINE)]
+            return tuple(
+                Prefetch(self.u.name, (r + n if n else r, s.const(at))) for r in rows for n, at in lines
+            )
 
         share = depth // passes
-        kind = "unroll" if passes <= self.p.unrolled else "serial"
-        some = loop("ii", passes, update(IC * passes + Var("ii")), Barrier("order"), kind=kind)
+        kind = "unroll" if passes <= most else "serial"
+        some = loop("ii", passes, *updates(IC * passes + Var("ii")), Barrier("order"), kind=kind)
         return (
             loop("ic", share, *prefetch(stream.number * share + IC), some),
-            loop("ic", depth, *prefetch(IC), update(IC), begin=share * passes),
+            loop("ic", depth, *prefetch(IC), *updates(IC), begin=share * passes),
         )
 
-    def in_turn(self, depth: int, update: Callable[[Expr], Stmt]) -> Stmt:
+    def in_turn(self, depth: int, most: int, updates: Callable[[Expr], Body]) -> Stmt:
         """All updates, some of them in one iteration."""
-        some = max(n for n in range(1, self.p.unrolled + 1) if depth % n == 0)
+        some = max(n for n in range(1, most + 1) if depth % n == 0)
         if some == 1:
-            return loop("ic", depth, update(IC))
-        several = loop("ii", some, update(IC * some + Var("ii")), Barrier("order"), kind="unroll")
+            return loop("ic", depth, *updates(IC))
+        several = loop("ii", some, *updates(IC * some + Var("ii")), Barrier("order"), kind="unroll")
         return loop("ic", depth // some, several)
 
     # --- output -----------------------------------------------------------------------------------------

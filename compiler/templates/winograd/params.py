@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from ...kernel_task import Config, KernelTask
 from ...ops.fused import FusedOp
+from ...target import Target
 from ..algorithm import Work
 from ..choices import choose, divisors, loop_order
+from ..register_tiles import most_rows
 from .geometry import VARIANTS, Geometry, Variant, geometry
 
 VECTORS = 2  # of output channels in a panel of weights
@@ -50,7 +52,6 @@ def params(task: KernelTask, cfg: Config) -> Params:
     assert isinstance(task.op, FusedOp)
     g = geometry(task.op, variant_of(task), task.target.lanes(4))
     step = VECTORS * g.lanes
-    registers = task.target.vector_registers
     prefetch = choose(cfg, "prefetch", (False, True), True)
     blocks = [c for c in range(step, g.out_channels + 1, step) if g.out_channels % c == 0]
     row_options = range(1, g.tile_rows + 1) if g.tile_rows > 1 else ()
@@ -70,12 +71,12 @@ def params(task: KernelTask, cfg: Config) -> Params:
         fitting = [c for c in shared if _bytes(g, tiles, c) <= task.target.l2]
         fitting = [c for c in fitting if g.out_channels // c % task.threads == 0] or fitting
     channels = choose(cfg, "channels", blocks, max(fitting, default=blocks[0]))
-    several = [n for n in (1, 2) if channels % (n * step) == 0 and most_tiles(registers, n)]
+    several = [n for n in (1, 2) if channels % (n * step) == 0 and most_tiles(task.target, n)]
     panels = choose(cfg, "panels", several, 1)
-    most = most_tiles(registers, panels)
+    most = most_tiles(task.target, panels)
     group = choose(cfg, "group", range(max(1, most // 2), most + 1), most)
     depths = [d for d in range(g.lanes, g.channels + 1, g.lanes) if g.channels % d == 0]
-    small = most_tiles(registers, 1)
+    small = most_tiles(task.target, 1)
     panel = task.target.l1 // (8 if tiles <= 4 * small else 2)  # the next panel's weights arrive meanwhile
     depth = choose(cfg, "depth", depths, max((d for d in depths if d * step * 4 <= panel), default=depths[0]))
     both = depth < g.channels and channels > panels * step
@@ -104,10 +105,8 @@ def _rows(options: Sequence[int], g: Geometry, task: KernelTask) -> int:
     return min(enough) if enough else max(even or small, default=1)
 
 
-def most_tiles(registers: int, panels: int) -> int:
-    """Their sums, one row of weights and one input fill the registers."""
-    vectors = panels * VECTORS
-    return (registers - vectors - 1) // vectors
+def most_tiles(target: Target, panels: int) -> int:
+    return most_rows(target, panels * VECTORS)
 
 
 def work(variant: Variant, op: FusedOp, lanes: int) -> Work:

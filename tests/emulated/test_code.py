@@ -1,0 +1,83 @@
+"""What the code for AArch64 looks like: products take lanes, and register tiles fit the registers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from burnish import pipeline
+from burnish.compiler.build_kernel import kernel_assembly
+from burnish.compiler.codegen.llvm_lanes import LaneLoads
+from burnish.compiler.codegen.llvm_values import FunctionText
+from burnish.compiler.ir.types import F32, I32, DType
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.target import get_target
+from burnish.frontends.onnx.importer import import_onnx
+from burnish.models import zoo
+
+
+def loops(assembly: str) -> Iterator[list[str]]:
+    """Instructions of every basic block that jumps back to its own begin."""
+    blocks = re.split(r"^(\.LBB\w+):", assembly, flags=re.MULTILINE)
+    for label, block in zip(blocks[1::2], blocks[2::2]):
+        lines = [ln.strip() for ln in block.splitlines() if re.match(r"\t\w", ln)]
+        again = re.compile(rf"(b\.|cbn?z|tbn?z).*\t(.*, )?{re.escape(label)}$")
+        ends = [n for n, line in enumerate(lines) if again.match(line)]
+        if ends:
+            yield lines[: ends[0] + 1]
+
+
+@pytest.mark.parametrize("target", ["cortex-a53", "cortex-a72", "neoverse-n1"])
+@pytest.mark.parametrize(("network", "algorithm"), [("c2", "winograd4"), ("c3", "direct"), ("c11", "im2row")])
+def test_sums_stay_in_registers_and_factors_are_lanes(target, network, algorithm):
+    machine = get_target(target)
+    graph = pipeline.optimise(import_onnx(zoo.build(network)), machine, 1)
+    tasks = pipeline.kernel_tasks(graph, machine, 1).values()
+    task = next(t for t in tasks if t.name.startswith("conv"))
+    assert task.algorithm == algorithm
+    inner = list(loops(kernel_assembly(task, DefaultConfig())))
+    sums = [lines for lines in inner if len(products(lines)) >= 32]
+    assert sums
+    for lines in sums:
+        assert not [line for line in lines if "[sp" in line]
+        loads = [line for line in lines if re.match(r"ld[rpu]", line)]
+        assert len(loads) <= 0.3 * len(products(lines))
+
+
+def products(lines: list[str]) -> list[str]:
+    """Multiply-adds by a lane; transforms have others."""
+    return [line for line in lines if re.match(r"fmla\t.*\.s\[[0-3]\]$", line)]
+
+
+def joined(loads: list[tuple[str, str, int, DType]], stores: dict[int, str] | None = None) -> int:
+    """How many vector loads become of scalar ones, given as (buffer, pointer, offset, type)."""
+    fn = FunctionText()
+    noted = LaneLoads(fn, 128)
+    for n, (buffer, pointer, offset, dtype) in enumerate(loads):
+        if stores and n in stores:
+            noted.stored(stores[n])
+        value = fn.assign(f"load of {pointer} {offset}", dtype)
+        noted.note(buffer, pointer, offset, dtype, value.text)
+    noted.join()
+    text = "\n".join(fn.lines)
+    assert text.count("load of") + text.count("extractelement") == len(loads)
+    return text.count("load <4 x float>")
+
+
+def test_neighbours_are_loaded_together():
+    row = [("x", "%p", n, F32) for n in (3, 1, 2, 0)]
+    assert joined(row) == 1
+    assert joined([*row, *row]) == 1
+    assert joined([("x", "%p", n, F32) for n in range(11)]) == 2
+    assert joined(row[:3]) == 0
+    assert joined([("x", "%p", 2 * n, F32) for n in range(8)]) == 0
+    assert joined([("x", f"%p{n % 2}", n, F32) for n in range(8)]) == 0
+    assert joined([("x", "%p", n, I32) for n in range(4)]) == 0
+
+
+def test_a_store_between_loads_keeps_them_apart():
+    row = [("x", "%p", n, F32) for n in range(4)]
+    assert joined(row, {2: "x"}) == 0
+    assert joined(row, {2: "y"}) == 1
+    assert joined([*row, *row], {4: "x"}) == 2
