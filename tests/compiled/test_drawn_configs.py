@@ -4,12 +4,19 @@ reference, in memory between guard pages, tasks in any order.
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
+import onnx
 import pytest
 from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.target import Target, get_target
+from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.alternatives import alternatives
 from burnish.graph_passes.task_cost import decided_task
 from burnish.op_tuner.operands import operands
+from burnish.pipeline import optimise
+from onnx import helper, numpy_helper
 
 from .forked import run_forked
 from .kernels import build_drawn, execute, load, runnable_targets
@@ -45,8 +52,8 @@ def tasks_of(case: Case, target: Target) -> list[KernelTask]:
     return [decided_task(graph, node, d, target, 2) for d in alternatives(graph, node, target.lanes(4))]
 
 
-def check(task: KernelTask) -> None:
-    builds = [build_drawn(task, f"drawn{n}", n) for n in range(DRAWS)]
+def check(task: KernelTask, draws: int = DRAWS) -> None:
+    builds = [build_drawn(task, f"drawn{n}", n) for n in range(draws)]
     code = load(builds, task.target)
     given = operands(task)
     for n, built in enumerate(builds):
@@ -62,4 +69,45 @@ def test_convolutions(case: Case, target: str) -> None:
     first = CASES.index(case)
     tasks = [every[(first + n * 5) % len(every)] for n in range(TASKS.get(target, 1))]
     messages = run_forked(tasks, check, processes=2)
+    assert not any(messages), next(f"{t.algorithm}: {m}" for t, m in zip(tasks, messages) if m)
+
+
+RECURRENCES = [  # kind, gates, batch, hidden units, attributes
+    ("LSTM", 4, 5, 21, {}),
+    ("LSTM", 4, 1, 40, {"direction": "reverse"}),
+    ("GRU", 3, 7, 24, {"linear_before_reset": 1}),
+    ("GRU", 3, 2, 33, {}),
+    ("RNN", 1, 6, 50, {}),
+    ("RNN", 1, 1, 64, {}),
+]
+
+
+def recurrent_tasks(
+    kind: str, gates: int, batch: int, hidden: int, given: dict[str, object], target: Target
+) -> list[KernelTask]:
+    """The time loop over 3 steps, by one worker and by all."""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, gates * hidden, 4), "r": (1, gates * hidden, hidden)}
+    weights = [numpy_helper.from_array(rng.normal(0, 0.3, s).astype("f"), n) for n, s in shapes.items()]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (3, batch, 4))
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (3, 1, batch, hidden))
+    node = helper.make_node(kind, ["x", "w", "r"], ["y"], hidden_size=hidden, **given)
+    model = helper.make_model(
+        helper.make_graph([node], "cell", [x], [y], weights), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    graph = optimise(import_onnx(model), target, 2, stop_after="fuse")
+    found = [
+        decided_task(graph, n, d, target, 2)
+        for n in graph.nodes
+        for d in alternatives(graph, n, target.lanes(4))
+    ]
+    return [task for task in found if task.algorithm in ("gang", "single")]
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+@pytest.mark.parametrize("case", RECURRENCES, ids=lambda c: f"{c[0]} {c[2]}x{c[3]}")
+def test_recurrences(case: tuple[str, int, int, int, dict[str, object]], target: str) -> None:
+    tasks = recurrent_tasks(*case, get_target(target))
+    assert {task.algorithm for task in tasks} == {"gang", "single"}
+    messages = run_forked(tasks if target == "host" else tasks[:1], partial(check, draws=5), processes=2)
     assert not any(messages), next(f"{t.algorithm}: {m}" for t, m in zip(tasks, messages) if m)
