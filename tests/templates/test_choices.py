@@ -68,6 +68,8 @@ def test_blocks_divide_their_loop():
     assert cache_blocks(cfg, "block", {"a": 12, "b": 3, "c": 8}, ("a", "b")) == {}
     assert cfg.offered == {"block_a": [1, 2, 3, 4, 6, 12]}
     assert cache_blocks(FixedConfig({"block_a": 4}), "block", {"a": 12}, ("a",)) == {"a": 4}
+    cache_blocks(cfg, "few", {"a": 12}, ("a",), lambda cuts: cuts["a"] % 2 == 0)
+    assert cfg.offered["few_a"] == [2, 4, 6, 12]
 
 
 def test_tasks_are_enough_for_all_workers():
