@@ -72,7 +72,11 @@ def measure(name: str, task: KernelTask, *, trials: int, candidates: int, held_o
     learner.samples()
     numbered = search.numbered
     start = time.perf_counter()
-    learner.drafts(numbered, numbered.draw(1, drawn))
+
+    def drafts(part: np.ndarray) -> np.ndarray:
+        return learner.drafts(numbered, part, np.arange(len(part)) % learner.opinions)
+
+    drafts(numbered.draw(1, drawn))
     lowering = time.perf_counter() - start
     rows = np.unique(numbered.draw(candidates, drawn), axis=0)
     rows = rows[drawn.permutation(len(rows))]
@@ -81,7 +85,7 @@ def measure(name: str, task: KernelTask, *, trials: int, candidates: int, held_o
     bulk.fit()  # forgets all candidates
     features = _rate(bulk.features, rows)
     bulk.fit()
-    scores = _rate(lambda part: learner.drafts(numbered, part), rows)
+    scores = _rate(drafts, rows)
     sure, right = _check(space, learner, search, held_out)
     start = time.perf_counter()
     proposed = search.propose(8)

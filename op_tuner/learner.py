@@ -17,6 +17,7 @@ from .numbered import Numbered
 from .sketch import Sketch, sketch
 from .space import Point, Space
 
+OPINIONS = 4  # models of a task, each fitted to its own random sample of what was measured
 GROWTH = 1.25  # how much more there must be to learn from before the global model is fitted again
 LESSON, LESSONS = 24, 4  # points, and as many neighbours, that are lowered before others are told from them
 ENOUGH = 0.9  # share of the features of random points that are known for sure
@@ -37,36 +38,47 @@ class Learner:
         self.tasks.append(TaskLearner(self, task))
         return self.tasks[-1]
 
-    def local(self, own: TaskLearner) -> CostModel:
-        """The global model and, on top of it, one of the task alone."""
+    def local(self, own: TaskLearner) -> list[CostModel]:
+        """The global model and, on top of it, ones of the task alone, which differ where they know little.
+
+        Each is fitted to a bootstrap sample, so that following each of them a part of the way is Thompson
+        sampling (Chapelle & Li 2011): what only one of them believes in is tried, too.
+        """
         samples = [(learner, sample) for learner in self.tasks for sample in learner.samples()]
         if len(self.tasks) > 1 and len(samples) >= GROWTH * self._learnt:
             rows = np.stack([row for _, (row, _) in samples])
             names = [learner.task.digest for learner, _ in samples]
             self._global.fit(rows, [seconds for _, (_, seconds) in samples], names)
             self._learnt = len(samples)
-        model = CostModel(self.objective, seed=self.seed, base=self._global)
-        if found := own.samples():
-            rows = np.stack([row for row, _ in found])
-            model.fit(rows, [seconds for _, seconds in found], [own.task.digest] * len(found))
-        return model
+        found = own.samples()
+        random = np.random.default_rng((self.seed, len(found)))
+        models = []
+        for n in range(OPINIONS):
+            models.append(CostModel(self.objective, seed=self.seed + n, base=self._global))
+            if found:
+                own_sample = np.unique(random.choice(len(found), len(found)))
+                rows = np.stack([found[k][0] for k in own_sample])
+                models[-1].fit(rows, [found[k][1] for k in own_sample], [own.task.digest] * len(rows))
+        return models
 
 
 class TaskLearner:
     """Scores points of one task; learns from what it is told before it is next asked."""
 
+    opinions = OPINIONS
+
     def __init__(self, learner: Learner, task: KernelTask):
         self.learner, self.task = learner, task
         self.times: dict[Point, float | None] = {}
         self._rows: dict[Point, np.ndarray | None] = {}  # of lowered points; None if that fails
-        self._model: CostModel | None = None
+        self._models: list[CostModel] = []
         self._numbered: Numbered | None = None
         self.bulk = Bulk()
         self._fresh: list[tuple[Point, Sketch]] = []  # what `_bulk` has not been given yet
 
     def tell(self, point: Point, seconds: float | None) -> None:
         self.times[point] = seconds
-        self._model = None
+        self._models = []
 
     def samples(self) -> list[tuple[np.ndarray, float | None]]:
         """(features, seconds) of what was measured and can be lowered."""
@@ -74,29 +86,37 @@ class TaskLearner:
         return [(row, seconds) for row, seconds in zip(rows, self.times.values()) if row is not None]
 
     def ready(self) -> bool:
-        return self._fitted().trained
+        return any(model.trained for model in self._fitted())
 
-    def scores(self, points: Sequence[Point]) -> np.ndarray:
-        """-inf for points that cannot be lowered. Others are, unless their features are known for sure."""
+    def scores(self, points: Sequence[Point], opinion: int | None = None) -> np.ndarray:
+        """By one of the models, or the mean of all; -inf for points that cannot be lowered. Others are,
+        unless their features are known for sure."""
         told = self._told(points)
         rows = [told.get(p, row) for p, row in zip(points, self._lowered(points, but=told))]
         scores = np.full(len(points), -np.inf)
         known = {n: row for n, row in enumerate(rows) if row is not None}
         if known:
-            scores[list(known)] = self._fitted().predict(np.stack(list(known.values())))
+            models = self._fitted() if opinion is None else [self._fitted()[opinion]]
+            features = np.stack(list(known.values()))
+            scores[list(known)] = np.mean([model.predict(features) for model in models], axis=0)
         return scores
 
-    def drafts(self, numbered: Numbered, rows: np.ndarray) -> np.ndarray:
-        """Scores from features that are put together from other programs'."""
+    def drafts(self, numbered: Numbered, rows: np.ndarray, opinions: np.ndarray) -> np.ndarray:
+        """Scores from features that are put together from other programs'; each row's by the model named."""
         if self._numbered is not numbered:
             self._numbered, self.bulk = numbered, Bulk()
             self._study(numbered)
-        return self._fitted().predict(self.bulk.features(rows))
+        models, scores = self._fitted(), np.zeros(len(rows))  # fitting adds to what features are told from
+        features = self.bulk.features(rows)
+        for n, model in enumerate(models):
+            if (own := opinions == n).any():
+                scores[own] = model.predict(features if own.all() else features[own])
+        return scores
 
-    def _fitted(self) -> CostModel:
-        if self._model is None:
-            self._model = self.learner.local(self)
-        return self._model
+    def _fitted(self) -> list[CostModel]:
+        if not self._models:
+            self._models = self.learner.local(self)
+        return self._models
 
     def _study(self, numbered: Numbered) -> None:
         """Lowers points, random ones and their neighbours, until most others' features are known for sure or

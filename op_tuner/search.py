@@ -2,9 +2,11 @@
 
 random     every point of the space is as likely as its answers
 genetic    crosses and changes the fastest measured so far
-annealing  simulated annealing on a model of the costs, then a batch of high scores that differ from each
+annealing  simulated annealing on models of the costs, then a batch of high scores that differ from each
            other (Chen et al. 2018, *Learning to Optimize Tensor Programs*, algorithm 1). The walk goes by
-           drafts, which are quick; the best of them are scored properly. In a small space all are drafted
+           drafts, which are quick; the best of them are scored properly. In a small space all are drafted.
+           There are several models, which differ where little is known; each leads its own chains and
+           proposes its part of the batch
 
 None of them proposes a point twice.
 """
@@ -13,8 +15,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from typing import Protocol
 
 import numpy as np
@@ -44,16 +47,19 @@ class Strategy(Protocol):
 
 
 class Scorer(Protocol):
-    """A model of the costs of one task."""
+    """Models of the costs of one task, so many as `opinions`, whose scores do not compare."""
+
+    opinions: int
 
     def ready(self) -> bool:
         """Whether it has learnt anything."""
 
-    def scores(self, points: Sequence[Point]) -> np.ndarray:
+    def scores(self, points: Sequence[Point], opinion: int) -> np.ndarray:
         """Larger is faster; -inf for what cannot be built."""
 
-    def drafts(self, numbered: Numbered, rows: np.ndarray) -> np.ndarray:
-        """Scores of points, given as rows of small numbers, that may be off: a walk asks for thousands."""
+    def drafts(self, numbered: Numbered, rows: np.ndarray, opinions: np.ndarray) -> np.ndarray:
+        """Scores of points, given as rows of small numbers, each by one of the models. They may be off: a
+        walk asks for thousands."""
 
 
 class Random:
@@ -134,48 +140,66 @@ class Annealing(Random):
             return self._random(count, [])
         size = count * max(1, int(PLANNED * len(self.times) / max(count, 1)))
         chance = sum(self.rng.random() < EPSILON for _ in range(size))
-        points = self._promising(VERIFIED * size)
-        scores = dict(zip(points, map(float, self.scorer.scores(points))))
-        found = diverse(scores, size - chance)
+        found = self._promising(size - chance)
         found += self._random(size - len(found), found)
         self._planned = found[count:]
         return found[:count]
 
     def _promising(self, count: int) -> list[Point]:
-        """The best drafts of a walk, in a small space of all points, that have not been measured."""
-        if self._every is not None:
-            rows, drafts = self._every, self.scorer.drafts(self.numbered, self._every)
-        else:
-            rows, drafts = self._anneal()
+        """As many that have not been measured, those of the models in turns. Of each, the best drafts of its
+        chains, in a small space of all points, are scored properly."""
+        rows, opinions, drafts = self._walk()
         self.walked = len(rows)
-        known = {row.tobytes() for row in self.numbered.rows(list(self.times))}
+        taken = {row.tobytes() for row in self.numbered.rows(list(self.times))}
+        order = np.argsort(-drafts, kind="stable")
+        parts = []
+        for opinion in range(self.scorer.opinions):
+            share = len(range(opinion, count, self.scorer.opinions))
+            best = order[opinions[order] == opinion]
+            points = self._points(rows[best[drafts[best] > -math.inf]], VERIFIED * share, taken)
+            scores = dict(zip(points, map(float, self.scorer.scores(points, opinion))))
+            parts.append(diverse(scores, share))
+            taken |= {row.tobytes() for row in self.numbered.rows(parts[-1])}
+        return [point for turn in zip_longest(*parts) for point in turn if point is not None]
+
+    def _points(self, rows: np.ndarray, count: int, taken: Collection[bytes]) -> list[Point]:
+        """The first `count` of the points that are valid and not taken."""
         found: dict[Point, None] = {}
-        for n in np.argsort(-drafts, kind="stable"):
-            if len(found) == count or drafts[n] == -math.inf:
+        for n, row in enumerate(rows):
+            if len(found) == count:
                 break
-            if rows[n].tobytes() not in known:
+            if row.tobytes() not in taken:
                 (point,) = self.numbered.points(rows[n : n + 1])
                 if point is not None:
                     found[point] = None
         return list(found)
 
-    def _anneal(self) -> tuple[np.ndarray, np.ndarray]:
-        """(n, knobs) all points that the chains came to, and (n,) their drafts.
+    def _walk(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(n, knobs) points, (n,) the models that they were drafted by, and (n,) those drafts."""
+        if self._every is None:
+            return self._anneal()
+        opinions = np.repeat(np.arange(self.scorer.opinions), len(self._every))
+        rows = np.tile(self._every, (self.scorer.opinions, 1))
+        return rows, opinions, self.scorer.drafts(self.numbered, rows, opinions)
+
+    def _anneal(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All points that the chains came to.
 
         Temperature falls from one to zero; a worse point is taken with probability exp(change / temperature).
         """
         drafts = _Drafts(self.scorer, self.numbered)
         rows = self._start()
         if not len(rows):
-            return rows, np.zeros(0)
-        now = drafts.of(rows)
+            return rows, np.zeros(0, int), np.zeros(0)
+        opinions = np.arange(len(rows)) % self.scorer.opinions
+        now = drafts.of(rows, opinions)
         best, idle = now.max(), 0
         for step in range(STEPS):
             if idle >= PATIENCE:
                 break
             temperature = 1 - step / STEPS
             moved = self.numbered.neighbours(rows, self._random_rows)
-            new = drafts.of(moved)
+            new = drafts.of(moved, opinions)
             with np.errstate(invalid="ignore"):
                 change = np.where(new == now, 0, new - now)  # -inf where neither can be built
             chance = np.exp(np.clip(change / (temperature + 1e-5), -700, 0))
@@ -187,32 +211,35 @@ class Annealing(Random):
         return drafts.everything()
 
     def _start(self) -> np.ndarray:
-        """Where chains stood; chance where there are none; the fastest measured stands in the first."""
-        fastest = [point for _, point in self._fastest(1)]
+        """Where chains stood; chance where there are none. The fastest measured stands in the first of each
+        model."""
+        fastest = [point for _, point in self._fastest(1)] * self.scorer.opinions
         rows = self.numbered.rows([*fastest, *self.chains][:CHAINS])
         rows = rows[(rows >= 0).all(axis=1)]
         return np.concatenate([rows, self.numbered.draw(CHAINS - len(rows), self._random_rows)])
 
 
 class _Drafts:
-    """What a scorer says, asked once for every point."""
+    """What a scorer says, asked once for every point and model."""
 
     def __init__(self, scorer: Scorer, numbered: Numbered):
         self._scorer, self._numbered = scorer, numbered
         self._known: dict[bytes, float] = {}
 
-    def of(self, rows: np.ndarray) -> np.ndarray:
-        keys = [row.tobytes() for row in rows]
+    def of(self, rows: np.ndarray, opinions: np.ndarray) -> np.ndarray:
+        asked = np.column_stack([opinions, rows])
+        keys = [row.tobytes() for row in asked]
         missing = {key: n for n, key in enumerate(keys) if key not in self._known}
         if missing:
-            found = self._scorer.drafts(self._numbered, rows[list(missing.values())])
+            which = list(missing.values())
+            found = self._scorer.drafts(self._numbered, rows[which], opinions[which])
             self._known.update(zip(missing, found.tolist()))
         return np.array([self._known[key] for key in keys])
 
-    def everything(self) -> tuple[np.ndarray, np.ndarray]:
-        """(n, knobs) rows and (n,) drafts."""
-        rows = np.frombuffer(b"".join(self._known), int).reshape(len(self._known), -1)
-        return rows, np.array(list(self._known.values()))
+    def everything(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(n, knobs) rows, (n,) models and (n,) drafts."""
+        asked = np.frombuffer(b"".join(self._known), int).reshape(len(self._known), -1)
+        return asked[:, 1:], asked[:, 0], np.array(list(self._known.values()))
 
 
 def diverse(scores: dict[Point, float], count: int) -> list[Point]:

@@ -97,14 +97,15 @@ def test_drafts_are_scores(monkeypatch):
         learner.tell(point, 1e-3 * (1 + n % 7))
     points = [space.draw(rng) for _ in range(60)]
     rows = search.numbered.rows(points)
-    drafts = learner.drafts(search.numbered, rows)
+    one = np.ones(len(rows), int)
+    drafts = learner.drafts(search.numbered, rows, one)
     _, sure = learner.bulk.rows(rows)
     missing = {p for p, s in zip(points, sure) if not s and p not in learner.times}
     count = len(learner.bulk)
-    scores = learner.scores(points)
+    scores = learner.scores(points, 1)
     assert sure.mean() > 0.5 and count <= len(learner.bulk) <= count + len(missing)
     np.testing.assert_allclose(drafts[sure], scores[sure], rtol=1e-6)
     exact = Learner().task(task)
     for point, seconds in learner.times.items():
         exact.tell(point, seconds)
-    np.testing.assert_allclose(scores, exact.scores(points), rtol=1e-6)
+    np.testing.assert_allclose(scores, exact.scores(points, 1), rtol=1e-6)

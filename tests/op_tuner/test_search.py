@@ -35,6 +35,8 @@ def cost(point):
 class Knowing:
     """A scorer that knows the costs, but for noise."""
 
+    opinions = 1
+
     def __init__(self, noise=0.5):
         self.noise, self.asked = noise, set()
         self.known = {}
@@ -42,11 +44,11 @@ class Knowing:
     def ready(self):
         return True
 
-    def scores(self, points):
+    def scores(self, points, opinion=0):
         self.asked.update(points)
         return np.array([-cost(p) + self.noise * random.Random(repr(p)).random() for p in points])
 
-    def drafts(self, numbered, rows):
+    def drafts(self, numbered, rows, opinions=None):
         keys = [row.tobytes() for row in rows]
         missing = [n for n, key in enumerate(keys) if key not in self.known]
         points = numbered.points(rows[missing])
@@ -148,7 +150,7 @@ def test_chains_go_on(space, monkeypatch):
     assert len(set(strategy.numbered.points(strategy._start())) & set(first)) > 20
 
 
-def test_the_best_drafts_are_scored(space):
+def test_the_best_drafts_are_scored(space, monkeypatch):
     """The walk finds the best of the space by drafts; what is proposed are the best by scores among them."""
 
     class Doubtful(Knowing):
@@ -156,21 +158,43 @@ def test_the_best_drafts_are_scored(space):
             super().__init__()
             self.scored = []
 
-        def drafts(self, numbered, rows):
+        def drafts(self, numbered, rows, opinions=None):
             return np.array([-cost(p) for p in numbered.points(rows)])
 
-        def scores(self, points):
+        def scores(self, points, opinion=0):
             self.scored.append(points)
             return np.array([-cost(p) - 5 * (dict(p)["unroll"] == 4) for p in points])
 
+    monkeypatch.setattr(search, "EPSILON", 0.0)
     scorer = Doubtful()
     strategy = Annealing(space, scorer)
-    strategy.rng = random.Random(3)
     found = strategy.propose(8)
     (scored,) = scorer.scored
     assert len(scored) == 8 * VERIFIED and min(map(cost, scored)) == 1.0
     share = [np.mean([dict(p)["unroll"] == 4 for p in points]) for points in (scored, found)]
     assert share[0] > 0.2 > share[1]
+
+
+@pytest.mark.parametrize("few", (0, search.FEW))
+def test_every_model_proposes(space, monkeypatch, few):
+    """Two that believe in opposite answers each get their half of a batch, in turns."""
+
+    class Divided(Knowing):
+        opinions = 2
+
+        def scores(self, points, opinion=0):
+            return np.array([dict(p)["x"] * (-1.0) ** opinion for p in points])
+
+        def drafts(self, numbered, rows, opinions=None):
+            scores = np.array([dict(p)["x"] for p in numbered.points(rows)], float)
+            return np.where(opinions == 0, scores, -scores)
+
+    monkeypatch.setattr(search, "FEW", few)
+    monkeypatch.setattr(search, "EPSILON", 0.0)
+    points = Annealing(space, Divided()).propose(8)
+    assert len(set(points)) == 8
+    assert [dict(p)["x"] >= 32 for p in points] == [True, False] * 4
+    assert [dict(p)["x"] <= 4 for p in points] == [False, True] * 4
 
 
 @pytest.mark.parametrize("few", (0, search.FEW))
@@ -196,7 +220,7 @@ def test_annealing_is_random_before_anything_is_learnt(space):
 
 def test_annealing_leaves_out_what_cannot_be_built(space):
     class Partly(Knowing):
-        def scores(self, points):
+        def scores(self, points, opinion=0):
             return np.array([-np.inf if dict(p)["x"] > 4 else -cost(p) for p in points])
 
     strategy = Annealing(space, Partly())
