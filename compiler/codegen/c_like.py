@@ -160,6 +160,7 @@ class _Kernel:
     def let(self, st: For, begin: Expr) -> None:
         """for v in [e, e + 1)  →  const int v = e"""
         v = self.v
+        v.begin(begin)
         v.ranges[st.var] = affine.bounds(begin, v.ranges)
         value = v.expr(begin)
         v.out.open("{")

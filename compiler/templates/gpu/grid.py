@@ -10,8 +10,9 @@ Stages over the same axes that read each other where they stand share a kernel, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ...ir import loops as L
 from ...ir import scalar as s
@@ -44,17 +45,24 @@ def params(task: KernelTask, cfg: Config) -> Params:
 
 def schedule(task: KernelTask, p: Params) -> Program:
     expr = canonical(prepared(task))
+    return program(task.name, expr, lambda group: [kernel(group, expr, p.threads)])
+
+
+def program(
+    name: str, expr: TensorExpr, kernels: Callable[[list[Stage]], Sequence[Stmt]], *temps: Buffer
+) -> Program:
+    """The kernels of all groups in order; `temps` are what they need besides the stages."""
     groups = groups_of(expr)
     params = [Buffer(name, type.dtype, type.dims) for name, type in expr.params]
     params += [Buffer(name, expr.stage(name).dtype, expr.stage(name).shape) for name in expr.outputs]
-    temps = [
+    between = [
         Buffer(st.name, st.dtype, st.shape, "global")
         for group in groups
         for st in group
         if st.name not in expr.outputs and leaves(st, group, expr)
     ]
-    body = [kernel(group, expr, p.threads) for group in groups if group[0].type.size]
-    return Program(task.name, tuple(params), tuple(body), tuple(temps))
+    body = [st for group in groups if group[0].type.size for st in kernels(group)]
+    return Program(name, tuple(params), tuple(body), (*between, *temps))
 
 
 def groups_of(expr: TensorExpr) -> list[list[Stage]]:
@@ -85,12 +93,21 @@ def kernel(group: Sequence[Stage], expr: TensorExpr, threads: int) -> Stmt:
     return spread([(a.name, a.extent) for a in axes], threads, element(group, expr))
 
 
-def element(group: Sequence[Stage], expr: TensorExpr) -> Body:
-    """What one element of the group's stages is made of, where the variables of its axes are known."""
+def element(
+    group: Sequence[Stage], expr: TensorExpr, known: Mapping[str, Expr] = MappingProxyType({})
+) -> Body:
+    """What one element of the group's stages is made of, where the variables of its axes are known.
+
+    `known` gives the values of stages that were computed elsewhere.
+    """
     index = tuple(Var(a.name) for a in group[0].axes)
     registers: dict[str, Buffer] = {}
     body: list[Stmt] = []
     for n, st in enumerate(group):
+        if st.name in known:
+            if leaves(st, group, expr):
+                body.append(Store(st.name, index, known[st.name]))
+            continue
         nests, _, temps = naive_nests(TensorExpr((), (st,), ()))
         needed = any(ld.tensor == st.name for x in group[n + 1 :] for ld in s.loads(x.body))
         if st.reduce or needed:
@@ -102,11 +119,9 @@ def element(group: Sequence[Stage], expr: TensorExpr) -> Body:
             body.append(Store(st.name, index, Load(f"{st.name}_r", (), st.dtype)))
 
     def load(e: Expr) -> Expr | None:
-        return (
-            Load(registers[e.tensor].name, (), e.type)
-            if isinstance(e, Load) and e.tensor in registers
-            else None
-        )
+        if isinstance(e, Load) and e.tensor in registers:
+            return Load(registers[e.tensor].name, (), e.type)
+        return known.get(e.tensor) if isinstance(e, Load) else None
 
     def store(st: Store) -> Store:
         kept = isinstance(st.value, Load) and st.value.tensor == f"{st.buffer}_r"

@@ -1,0 +1,342 @@
+"""Sums of products by tiles: matrix products, convolutions by their patches (product.py).
+
+    for batch, blocks of rows, blocks of columns:               a block of threads takes BM × BN elements
+        for k, BK at a time:
+            As[BK, BM], Bs[BK, BN] = the factors                all threads, then a barrier
+            for kk < BK: acc[TM, TN] += As[kk, i] · Bs[kk, j]   each thread, in registers, then a barrier
+        y[i, j] = f(acc)
+
+Neighbouring threads take neighbouring columns, `lane` at a time; a thread's rows lie side by side. Where
+shared memory is no faster than other memory, threads read the factors where they are. Where there are too few
+blocks for the GPU, several of them split the sum, and a second kernel adds up what they give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...ir import scalar as s
+from ...ir.expr import Axis, Reduce, Stage
+from ...ir.loops import Alloc, Barrier, Body, Buffer, If, Program, Stmt, Store, loop
+from ...ir.scalar import Expr, Load, Var
+from ...kernel_task import Config, KernelTask
+from ...target import Gpu
+from .common import let, over
+from .grid import element, kernel, program
+from .product import Axes, Product, along_sums, digits, expression, main_product, product_of, size, within
+
+Epilogue = Callable[[Expr], Body]
+"""What is done with an element of the sum, where the variables of its axes are known."""
+
+ROW, COLUMN, BATCH = "block_y", "block_x", "block_z"
+THREADS = 256
+SMALLEST = 256  # multiply-adds, below which a thread an element is as good
+_SHAPES = ((8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 4), (4, 1), (1, 2), (1, 1))
+_GRIDS = ((16, 16), (8, 32), (8, 16), (16, 8), (4, 32), (8, 8), (4, 16), (2, 32), (4, 8), (2, 16), (1, 32))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's threads along rows and columns, and each thread's elements along both."""
+
+    threads: tuple[int, int]
+    elements: tuple[int, int]
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.threads[0] * self.elements[0], self.threads[1] * self.elements[1]
+
+
+@dataclass(frozen=True)
+class Params:
+    tile: Tile
+    shared: bool
+    depth: int  # terms of the sum that are in shared memory at once
+    lane: int  # neighbouring columns of a thread
+    parts: int  # that the sum is split into
+
+
+def matches(task: KernelTask) -> bool:
+    p = main_product(task)
+    if p is None:
+        return False
+    _, m, n, k = p.sizes
+    return min(m, n) >= 2 and m * n * k >= SMALLEST
+
+
+def params(task: KernelTask, cfg: Config) -> Params:
+    p, gpu = main_product(task), task.target.gpu
+    assert p is not None and gpu is not None
+    shared = cfg.choose("shared", (True, False) if gpu.shared else (False,), gpu.shared > 0)
+    ranked = ranked_tiles(p, gpu, shared)
+    tile = Tile(*cfg.choose("tile", tuple((t.threads, t.elements) for t in ranked), _pair(ranked[0])))
+    k = p.sizes[3]
+    depths = [d for d in (4, 8, 16, 32) if fits_shared(p, tile, d, gpu)] if shared else [1]
+    depth = cfg.choose("depth", depths, max(d for d in depths if d <= 16))
+    lanes = [n for n in (1, 2, 4) if tile.elements[1] % n == 0]
+    lane = cfg.choose("lane", lanes, lanes[-1] if shared else 1)
+    parts = [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or k // n >= 2 * depth]
+    return Params(tile, shared, depth, lane, cfg.choose("parts", parts, best_parts(p, tile, gpu, parts)))
+
+
+def _pair(tile: Tile) -> tuple[tuple[int, int], tuple[int, int]]:
+    return tile.threads, tile.elements
+
+
+def schedule(task: KernelTask, p: Params) -> Program:
+    product, expr = main_product(task), expression(task)
+    assert product is not None
+
+    def kernels(group: list[Stage]) -> list[Stmt]:
+        if product_of(group) is None:
+            return [kernel(group, expr, min(THREADS, task.target.gpu.block_threads))]  # type: ignore[union-attr]
+        if p.parts == 1:
+            return [tiled(product, p, lambda value: element(product.group, expr, {acc.name: value}))]
+        place = (Var("of_parts"), *_own(product))
+        first = tiled(product, p, lambda value: (Store(parts.name, place, value),))
+        return [first, kernel(added_up(product, parts), expr, THREADS)]
+
+    acc = product.group[0]
+    parts = Buffer(f"{acc.name}_parts", acc.dtype, (p.parts, *acc.shape), "global")
+    if p.parts == 1:
+        return program(task.name, expr, kernels)
+    return program(task.name, expr, kernels, parts)
+
+
+def _own(product: Product) -> tuple[Expr, ...]:
+    return tuple(Var(a.name) for a in product.group[0].axes)
+
+
+def added_up(product: Product, parts: Buffer) -> list[Stage]:
+    """The group with its sum taken over the parts."""
+    acc = product.group[0]
+    part = Axis("of_parts", parts.shape[0])
+    load = Load(parts.name, (Var(part.name), *_own(product)), acc.dtype)
+    return [replace(acc, body=load, reduce=Reduce("sum", (part,))), *product.group[1:]]
+
+
+# --- the choice of a tile -------------------------------------------------------------------------------
+
+
+def ranked_tiles(p: Product, gpu: Gpu, shared: bool) -> list[Tile]:
+    """The tiles that fit the GPU, those with the least predicted time first."""
+    found = [Tile(g, e) for g in _GRIDS for e in _SHAPES if fits(p, Tile(g, e), gpu, shared)]
+    return sorted(found, key=lambda t: predicted_time(p, t, gpu))
+
+
+def fits(p: Product, tile: Tile, gpu: Gpu, shared: bool) -> bool:
+    rows, columns = tile.elements
+    registers = rows * columns + rows + columns + 16
+    enough = tile.threads[0] * tile.threads[1] <= min(gpu.block_threads, THREADS)
+    return enough and registers <= gpu.registers and (not shared or fits_shared(p, tile, 4, gpu))
+
+
+def fits_shared(p: Product, tile: Tile, depth: int, gpu: Gpu) -> bool:
+    width = p.group[0].dtype.bytes
+    threads = tile.threads[0] * tile.threads[1]
+    return sum(tile.block) * depth * width <= gpu.shared and all(b * depth >= threads for b in tile.block)
+
+
+def best_parts(p: Product, tile: Tile, gpu: Gpu, options: list[int]) -> int:
+    """The fewest that give every unit two blocks."""
+    return next((n for n in options if blocks(p, tile) * n >= 2 * gpu.units), options[-1])
+
+
+def blocks(p: Product, tile: Tile) -> int:
+    z, m, n, _ = p.sizes
+    return z * -(-m // tile.block[0]) * -(-n // tile.block[1])
+
+
+def predicted_time(p: Product, tile: Tile, gpu: Gpu) -> float:
+    """In multiply-adds of a unit: whole blocks, split to fill the GPU, and shared memory's reads."""
+    options = [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or p.sizes[3] // n >= 32]
+    parts = best_parts(p, tile, gpu, options)
+    rows, columns = tile.elements
+    each = tile.block[0] * tile.block[1] * p.sizes[3] / parts * (1 + 1 / rows + 1 / columns)
+    waves = -(-blocks(p, tile) * parts // gpu.units)
+    threads = tile.threads[0] * tile.threads[1]
+    idle = max(1.0, 4 * gpu.warp / threads)  # too few threads to hide each other's waits
+    return waves * each * idle * (1.1 if parts > 1 else 1.0)
+
+
+# --- the kernel -----------------------------------------------------------------------------------------
+
+
+def tiled(p: Product, config: Params, epilogue: Epilogue) -> Stmt:
+    """The loops over blocks and threads around one tile."""
+    z, m, n, _ = p.sizes
+    block_rows, block_columns = config.tile.block
+    builder = _Builder(p, config)
+    threads = config.tile.threads[0] * config.tile.threads[1]
+    inner: Body = (over("thread_x", threads, "thread.x", *builder.thread(epilogue)),)
+    for buffer in builder.shared_buffers():
+        inner = (Alloc(buffer, inner),)
+    at = s.binary("floordiv", Var(BATCH), config.parts)
+    inner = digits(p.batch, at, inner) if z > 1 else _zeros(p.batch, inner)
+    inner = (let("of_parts", s.binary("mod", Var(BATCH), config.parts), inner),)
+    inner = (over(COLUMN, -(-n // block_columns), "block.x", *inner),)
+    inner = (over(ROW, -(-m // block_rows), "block.y", *inner),)
+    return over(BATCH, z * config.parts, "block.z", *inner)
+
+
+def _zeros(axes: Axes, body: Body) -> Body:
+    for axis in axes:
+        body = (let(axis.name, s.const(0), body),)
+    return body
+
+
+class _Builder:
+    """What one thread does."""
+
+    def __init__(self, product: Product, config: Params):
+        self.p, self.c = product, config
+        self.dtype = product.group[0].dtype
+        self.rows, columns = config.tile.elements
+        self.lane, self.vectors = config.lane, columns // config.lane
+        threads = config.tile.threads
+        self.thread_row = s.binary("floordiv", Var("thread_x"), threads[1])
+        self.thread_column = s.binary("mod", Var("thread_x"), threads[1])
+        self.threads = threads[0] * threads[1]
+        self.acc = Buffer("tile_c", self.dtype, (self.rows, self.vectors, self.lane), "register")
+        self.a = Buffer("tile_a", self.dtype, (self.rows,), "register")
+        self.b = Buffer("tile_b", self.dtype, (self.vectors, self.lane), "register")
+
+    def shared_buffers(self) -> list[Buffer]:
+        if not self.c.shared:
+            return []
+        rows, columns = self.c.tile.block
+        return [
+            Buffer("shared_a", self.dtype, (self.c.depth, rows), "shared"),
+            Buffer("shared_b", self.dtype, (self.c.depth, columns), "shared"),
+        ]
+
+    def thread(self, epilogue: Epilogue) -> Body:
+        body: Body = (self.each(Store("tile_c", self.place, s.const(0, self.dtype))),)
+        body += self.staged_sum() if self.c.shared else self.plain_sum()
+        body += (self.written(epilogue),)
+        for buffer in (self.b, self.a, self.acc):
+            body = (Alloc(buffer, body),)
+        return body
+
+    # --- places -----------------------------------------------------------------------------------------
+
+    place = (Var("of_rows"), Var("of_vectors"), Var("of_lanes"))
+
+    def each(self, *body: Stmt) -> Stmt:
+        """for i, j: body, over the thread's elements."""
+        columns = loop(
+            "of_vectors", self.vectors, loop("of_lanes", self.lane, *body, kind="unroll"), kind="unroll"
+        )
+        return loop("of_rows", self.rows, columns, kind="unroll")
+
+    @property
+    def row(self) -> Expr:
+        """Of the thread's element i, within the block."""
+        return self.thread_row * self.rows + Var("of_rows")
+
+    @property
+    def column(self) -> Expr:
+        """Of the thread's element (jo, jl), within the block."""
+        return (Var("of_vectors") * self.c.tile.threads[1] + self.thread_column) * self.lane + Var("of_lanes")
+
+    @property
+    def sums_of_part(self) -> int:
+        return -(-self.p.sizes[3] // self.c.parts)
+
+    # --- through shared memory ----------------------------------------------------------------------------
+
+    def staged_sum(self) -> Body:
+        length = -(-self.sums_of_part // self.c.depth) * self.c.depth
+        stages = (
+            *self.stage(
+                "shared_a", self.p.left, self.p.rows, Var(ROW) * self.c.tile.block[0], self.c.tile.block[0]
+            ),
+            *self.stage(
+                "shared_b",
+                self.p.right,
+                self.p.columns,
+                Var(COLUMN) * self.c.tile.block[1],
+                self.c.tile.block[1],
+            ),
+        )
+        body = (*stages, Barrier(), loop("of_depth", self.c.depth, *self.multiply()), Barrier())
+        return (loop("of_sums", length // self.c.depth, *body),)
+
+    def stage(self, buffer: str, factor: Expr, axes: Axes, first: Expr, width: int) -> Body:
+        """The factor's values of this block → shared memory, an element a thread at a time."""
+        depth, sums = self.c.depth, self.p.sums
+        number = Var("of_items") * self.threads + Var("thread_x")
+        if along_sums(factor, sums):
+            across, kk = s.binary("floordiv", number, depth), s.binary("mod", number, depth)
+        else:
+            kk, across = s.binary("floordiv", number, width), s.binary("mod", number, width)
+        part = Var("of_parts") * self.sums_of_part
+        k, inside = Var("of_sums") * depth + Var("k_inside"), Var("inside") + first
+        limits = [(k, self.sums_of_part), (part + k, size(sums)), (inside, size(axes))]
+        value = s.select(within(*limits), factor, s.const(0, self.dtype))
+        store: Body = (Store(buffer, (Var("k_inside"), Var("inside")), value),)
+        store = digits(axes, inside, digits(sums, part + k, store))
+        store = (let("inside", across, (let("k_inside", kk, store),)),)
+        total = depth * width
+        if total % self.threads:
+            store = (If(s.lt(number, total), store),)
+        return (loop("of_items", -(-total // self.threads), *store, kind="unroll"),)
+
+    def multiply(self) -> Body:
+        """One term of the sum for all elements of the thread."""
+        i, jo, jl = self.place
+        left = loop(
+            "of_rows", self.rows, self._load("tile_a", (i,), "shared_a", self.row), kind=_kind(self.rows)
+        )
+        right = loop(
+            "of_lanes",
+            self.lane,
+            self._load("tile_b", (jo, jl), "shared_b", self.column),
+            kind=_kind(self.lane),
+        )
+        return (left, loop("of_vectors", self.vectors, right, kind="unroll"), self.each(self.add()))
+
+    def _load(self, target: str, index: tuple[Expr, ...], source: str, at: Expr) -> Stmt:
+        return Store(target, index, Load(source, (Var("of_depth"), at), self.dtype))
+
+    def add(self) -> Stmt:
+        i, jo, jl = self.place
+        product = Load("tile_a", (i,), self.dtype) * Load("tile_b", (jo, jl), self.dtype)
+        return Store("tile_c", self.place, Load("tile_c", self.place, self.dtype) + product)
+
+    # --- from where the factors are -----------------------------------------------------------------------
+
+    def plain_sum(self) -> Body:
+        i, jo, jl = self.place
+        row = Var(ROW) * self.c.tile.block[0] + self.row
+        column = Var(COLUMN) * self.c.tile.block[1] + self.column
+        k = Var("of_parts") * self.sums_of_part + Var("of_sums")
+        whole = [(k, size(self.p.sums))] if self.sums_of_part * self.c.parts > size(self.p.sums) else []
+
+        def read(target: str, index: tuple[Expr, ...], factor: Expr, axes: Axes, at: Expr) -> Body:
+            value = s.select(within(*whole, (at, size(axes))), factor, s.const(0, self.dtype))
+            return digits(axes, at, (Store(target, index, value),))
+
+        left = loop("of_rows", self.rows, *read("tile_a", (i,), self.p.left, self.p.rows, row), kind="unroll")
+        lanes = read("tile_b", (jo, jl), self.p.right, self.p.columns, column)
+        right = loop(
+            "of_vectors", self.vectors, loop("of_lanes", self.lane, *lanes, kind="unroll"), kind="unroll"
+        )
+        body = digits(self.p.sums, k, (left, right, self.each(self.add())))
+        return (loop("of_sums", self.sums_of_part, *body),)
+
+    # --- results ------------------------------------------------------------------------------------------
+
+    def written(self, epilogue: Epilogue) -> Stmt:
+        """The epilogue for every element that exists."""
+        row = Var(ROW) * self.c.tile.block[0] + self.row
+        column = Var(COLUMN) * self.c.tile.block[1] + self.column
+        value = Load("tile_c", self.place, self.dtype)
+        body = digits(self.p.rows, row, digits(self.p.columns, column, epilogue(value)))
+        guard = within((row, size(self.p.rows)), (column, size(self.p.columns)))
+        return self.each(If(guard, body))
+
+
+def _kind(extent: int) -> str:
+    return "vector" if extent in (2, 4, 8) else "unroll"

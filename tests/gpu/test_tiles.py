@@ -1,0 +1,113 @@
+"""Sums of products by tiles: what the loops mean, on a driver, and under oclgrind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from burnish.compiler.ir import loops_interpreter
+from burnish.compiler.ir.loops import Program
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.ops.conv import Conv
+from burnish.compiler.ops.matmul import Einsum, MatMul
+from burnish.compiler.target import get_target
+from burnish.compiler.templates.gpu.tiles import params
+from burnish.graph_passes.make_tasks import task_of
+
+from ..ops.case import Case, assert_outputs, build_graph
+from .cases import Built, build, check_all
+from .oclgrind import report
+
+T = TypeVar("T")
+
+SMALL = [
+    Case(MatMul(), ("f32[5,11]", "f32[11,7]"), widen=20),
+    Case(Conv((2, 1), (0, 1, 1, 0), (1, 2), 1), ("f32[1,2,5,6]", "f32[3,2,3,2]"), widen=20),
+]
+"""For the interpreter, which takes a microsecond an operation."""
+CASES = [
+    Case(MatMul(), ("f32[37,129]", "f32[129,67]"), widen=100),
+    Case(MatMul(trans_a=True), ("f32[64,31]", "f32[64,97]"), widen=60),
+    Case(MatMul(trans_b=True), ("f32[2,300]", "f32[133,300]"), widen=200),
+    Case(MatMul(), ("f32[2,3,17,33]", "f32[3,33,19]"), "batches", widen=40),
+    Case(MatMul(), ("f16[33,16]", "f16[16,40]"), widen=4),
+    Case(MatMul(), ("i32[16,64]", "i32[64,16]"), low=-1000, high=1000),
+    Case(Einsum("bhqd,bhkd->bhqk"), ("f32[2,3,9,16]", "f32[2,3,13,16]"), widen=20),
+    Case(Conv((1, 1), (1, 1, 1, 1), (1, 1), 1), ("f32[2,17,9,11]", "f32[13,17,3,3]", "f32[13]"), widen=80),
+    Case(Conv((2, 3), (3, 0, 2, 1), (1, 2), 1), ("f32[1,5,13,17]", "f32[19,5,5,2]"), widen=80),
+    Case(Conv((1, 1), (0, 0, 0, 0), (1, 1), 2), ("f32[1,8,6,7]", "f32[6,4,1,1]"), "groups", widen=20),
+    Case(Conv((2,), (1, 2), (3,), 1), ("f32[3,6,40]", "f32[10,6,4]"), widen=40),
+]
+
+
+class Drawn(DefaultConfig):
+    """Any of the options, drawn anew for every question."""
+
+    def __init__(self, rng: random.Random):
+        super().__init__()
+        self.rng = rng
+
+    def choose(self, knob: str, options: Sequence[T], default: T) -> T:
+        self.chosen[knob] = self.rng.choice(options)
+        return self.chosen[knob]  # type: ignore[return-value]
+
+
+def programs(case: Case, target: str, seeds: int) -> Iterator[tuple[Built, Program]]:
+    rng = random.Random(case.id)
+    for n in range(seeds):
+        config = (lambda: Drawn(rng)) if n else DefaultConfig
+        built = build(case, get_target(target), "tiles", config)
+        yield built, built.programs[0]["tiles"]
+
+
+@pytest.mark.parametrize("target", ["opencl", "mali-t860"])
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.op.name)
+def test_the_loops_mean_the_product(case, target):
+    """In both orders of blocks and threads, with the default config and drawn ones."""
+    for built, program in programs(case, target, 4):
+        graph = build_graph(case)
+        for order in loops_interpreter.ORDERS:
+            arrays = [a for a in case.arrays() if a is not None]
+            memory = [np.zeros(b.shape, b.dtype.numpy) for b in program.params[len(arrays) :]]
+            inputs = [a.reshape(b.shape) for a, b in zip(arrays, program.params)]
+            loops_interpreter.interpret(program, [*inputs, *memory], order=order)
+            results = [m.reshape(graph.types[o].dims) for m, o in zip(memory, graph.outputs)]
+            assert_outputs(built.case, results, 8.0)
+
+
+@pytest.mark.parametrize("target", ["opencl", "mali-t860"])
+def test_awkward_shapes(opencl, target):
+    check_all(CASES, get_target(target))
+
+
+def test_drawn_configs(opencl):
+    rng = random.Random(1)
+    check_all(CASES, get_target("opencl"), lambda: Drawn(rng))
+
+
+def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
+    program = Path(require_tool("oclgrind"))
+    assert report(program, tmp_path, "-m", "tests.gpu.test_tiles") == ""
+
+
+@pytest.mark.parametrize("size", [(8, 64, 4096), (512, 512, 512), (2, 3, 100000), (4096, 4096, 16)])
+@pytest.mark.parametrize("target", ["opencl", "mali-t860", "mali-g76", "amd-rdna3"])
+def test_the_default_stays_within_the_targets_limits(size, target):
+    m, n, k = size
+    graph = build_graph(Case(MatMul(), (f"f32[{m},{k}]", f"f32[{k},{n}]")))
+    gpu = get_target(target).gpu
+    p = params(task_of(graph, graph.nodes[0], get_target(target), 1), DefaultConfig())
+    rows, columns = p.tile.block
+    elements = p.tile.elements[0] * p.tile.elements[1]
+    assert p.tile.threads[0] * p.tile.threads[1] <= gpu.block_threads
+    assert elements + sum(p.tile.elements) < gpu.registers
+    assert not p.shared or (rows + columns) * p.depth * 4 <= gpu.shared
+    assert -(-m // rows) * -(-n // columns) * p.parts >= min(gpu.units, m * n * k // 2**14) / 2
+
+
+if __name__ == "__main__":
+    check_all([SMALL[0], CASES[7]], get_target("opencl"))
