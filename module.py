@@ -139,6 +139,12 @@ class Module:
             raise InputError(f"{out}: a module's name ends in .so or .a")
         self._link(out, out.suffix[1:])
 
+    def save_program(self, path: Path) -> None:
+        """Writes a static program of the target that runs the module on a file of inputs (src/runner.c)."""
+        if self._link is None:
+            raise InputError(f"{path}: a module loaded from a file cannot be saved again")
+        self._link(path, "program")
+
 
 def _device_code(plan: Plan, language: str, kernels: Sequence[Kernel]) -> DeviceCode:
     """The kernels, which are source text in a GPU's language, as one program."""

@@ -1,5 +1,7 @@
 """Random models compiled as a whole against onnxruntime, on 1 and 2 threads."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -39,10 +41,10 @@ def by_reference(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[s
         return interpret(import_onnx(model), feeds)
 
 
-def check(seed: int) -> None:
+def check(seed: int, targets: Sequence[str] = ()) -> None:
     model, feeds = random_model(seed)
     want = expected(model, feeds)
-    targets = runnable_targets()
+    targets = targets or runnable_targets()
     module = pipeline.compile(model, target=targets[seed % len(targets)], threads=2, cache=False)
     for threads in (1, 2):
         got = module.run(feeds, threads=threads)
