@@ -3,8 +3,8 @@
     python benchmarks/arm_instructions.py c2 resnet18 mobilenet_v1 [--target cortex-a72] [--root FOLDER]
 
 Needs qemu-aarch64 with plugins (Debian: qemu-user) and what compiling for the target needs. With --root,
-onnxruntime is counted beside: FOLDER is a root file system for AArch64 with python3.11, and onnxruntime's wheel
-in FOLDER/site (docs/performance.md says how to make one). A run is a process of two runs less a process of one.
+onnxruntime is counted beside: FOLDER is a root file system for AArch64 with python3.11, and onnxruntime's
+wheel in FOLDER/site (docs/performance.md says how). A run's count is that of two runs less that of one.
 """
 
 from __future__ import annotations
