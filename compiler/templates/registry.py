@@ -11,7 +11,7 @@ from ...errors import InternalError
 from ..kernel_task import KernelTask
 from . import direct, fourier, kn2row, map, naive, patches, recurrence, rows, strips, winograd
 from .algorithm import Algorithm
-from .gpu import bind, grid, tiles
+from .gpu import bind, blocks, grid, tiles
 
 TEMPLATES: dict[str, ModuleType] = {
     "winograd": winograd,
@@ -29,6 +29,7 @@ TEMPLATES: dict[str, ModuleType] = {
 
 GPU_TEMPLATES: dict[str, ModuleType] = {
     "tiles": tiles,
+    "blocks": blocks,
     "grid": grid,
     "bind": bind,
 }

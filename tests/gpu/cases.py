@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from random import Random
+from typing import TypeVar
 
 import numpy as np
+from burnish.compiler.ir import loops_interpreter
 from burnish.compiler.ir.graph import Graph
 from burnish.compiler.ir.loops import Program
 from burnish.compiler.ir.loops_verifier import verify
@@ -19,7 +22,20 @@ from ..compiled.cases import ORDER_OF_SUMS
 from ..ops.case import Case, all_cases, assert_outputs, build_graph
 from .device import Kernels
 
+T = TypeVar("T")
 MakeConfig = Callable[[], Config]
+
+
+class Drawn(DefaultConfig):
+    """Any of the options, drawn anew for every question."""
+
+    def __init__(self, rng: Random):
+        super().__init__()
+        self.rng = rng
+
+    def choose(self, knob: str, options: Sequence[T], default: T) -> T:
+        self.chosen[knob] = self.rng.choice(options)
+        return self.chosen[knob]  # type: ignore[return-value]
 
 
 def gpu_cases() -> list[Case]:
@@ -79,3 +95,21 @@ def check_all(cases: Sequence[Case], target: Target, config: MakeConfig = Defaul
         except AssertionError as error:
             failures.append(str(error))
     assert not failures, "\n".join(failures)
+
+
+def check_meaning(case: Case, target: Target, template: str, configs: int = 4) -> None:
+    """The program of a case of one node, interpreted in both orders of blocks and threads, with the default
+    config and drawn ones.
+    """
+    rng = Random(case.id)
+    graph = build_graph(case)
+    for n in range(configs):
+        built = build(case, target, "meaning", (lambda: Drawn(rng)) if n else DefaultConfig)
+        program = built.programs[0][template]
+        for order in loops_interpreter.ORDERS:
+            arrays = [a for a in case.arrays() if a is not None]
+            memory = [np.zeros(b.shape, b.dtype.numpy) for b in program.params[len(arrays) :]]
+            inputs = [a.reshape(b.shape) for a, b in zip(arrays, program.params)]
+            loops_interpreter.interpret(program, [*inputs, *memory], order=order)
+            results = [m.reshape(graph.types[o].dims) for m, o in zip(memory, graph.outputs)]
+            assert_outputs(case, results, ORDER_OF_SUMS)

