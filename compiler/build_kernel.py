@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .codegen import llvm, opencl
+from .codegen import cuda, llvm, opencl
 from .codegen.kernel_code import KernelCode, Step
 from .ir.loops import Program
 from .kernel_task import Config, KernelTask
@@ -47,7 +47,10 @@ def assemble(program: Program, target: Target) -> Kernel:
 
 def generate(program: Program, target: Target) -> KernelCode:
     """LLVM IR, or source in the language of a GPU."""
-    return opencl.generate(program, target) if target.kind == "gpu" else llvm.generate(program, target)
+    return _SOURCES[target.gpu.language](program, target) if target.gpu else llvm.generate(program, target)
+
+
+_SOURCES = {"opencl": opencl.generate, "cuda": cuda.generate}
 
 
 def _kernel(program: Program, code: KernelCode, data: bytes) -> Kernel:

@@ -19,7 +19,7 @@ KIB, MIB = 1024, 1024 * 1024
 class Gpu:
     """What a block of threads may use, and how many blocks run at once."""
 
-    language: str  # opencl
+    language: str  # opencl or cuda
     units: int  # that each run blocks of their own
     warp: int  # threads that run in step
     block_threads: int  # of one block, at most
@@ -98,6 +98,11 @@ def _arm(
     return Target(cpu, _ARM, cpu, features, 128, 32, l1, l2, l3 or l2, multiply_adds=multiply_adds)
 
 
+def _cuda(name: str, arch: str, units: int, l1: int, l2: int) -> Target:
+    gpu = Gpu("cuda", units, 32, 1024, 48 * KIB, 128, True)
+    return Target(name, "", arch, (), 128, gpu.registers, l1, l2, 0, "gpu", gpu=gpu)
+
+
 def _opencl(name: str, cpu: str, gpu: Gpu, l1: int, l2: int, triple: str = "") -> Target:
     return Target(name, triple, cpu, (), 128, gpu.registers, l1, l2, 0, "gpu", gpu=gpu)
 
@@ -116,6 +121,8 @@ TARGETS: dict[str, Target] = {
         _opencl("mali-t860", "t860", Gpu("opencl", 4, 4, 256, 0, 32, False), 16 * KIB, 256 * KIB, _ARM),
         _opencl("mali-g76", "g76", Gpu("opencl", 12, 8, 384, 0, 64, True), 16 * KIB, 1 * MIB, _ARM),
         _opencl("amd-rdna3", "gfx1100", Gpu("opencl", 48, 32, 1024, 64 * KIB, 128, True), 32 * KIB, 6 * MIB),
+        _cuda("cuda-sm80", "sm_80", 108, 192 * KIB, 40 * MIB),
+        _cuda("cuda-sm90", "sm_90", 132, 256 * KIB, 50 * MIB),
     )
 }
 """The targets that can be named; `host` is the best of them with this machine's caches."""

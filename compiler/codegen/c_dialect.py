@@ -28,7 +28,8 @@ class Dialect:
     """The words of a language; `Dialect` subclasses say what words alone cannot."""
 
     name: str
-    prelude: str  # defines i8 … u64, f32 and, between FP64 and END, f64
+    prelude: str  # defines i8 … u64 and f32
+    fp64: str  # defines f64; only where it is used, since devices may have none
     shared: str  # before the declaration of a shared buffer
     inline: str  # before a helper function
     block_index: tuple[str, str, str]
@@ -52,8 +53,8 @@ class Dialect:
     def bitcast(self, text: str, source: DType, target: DType) -> str:
         raise NotImplementedError
 
-    def load_vector(self, dtype: DType, lanes: int, pointer: str) -> str:
-        """An expression for `lanes` neighbouring elements, aligned as one element is."""
+    def load_vector(self, dtype: DType, lanes: int, pointer: str, aligned: bool) -> str:
+        """An expression for `lanes` neighbouring elements, aligned as one is, or as all of them are."""
         raise NotImplementedError
 
     def store_vector(self, dtype: DType, pointer: str, values: Sequence[str]) -> str:
@@ -65,6 +66,20 @@ class Dialect:
 
     def lane(self, vector: str, n: int) -> str:
         raise NotImplementedError
+
+
+def module_source(dialect: Dialect, kernels: Sequence[str]) -> str:
+    """One program of the sources of all kernels; helper functions that several have stand in it once."""
+    helpers: dict[str, None] = {}
+    rest: list[str] = []
+    for part in kernels:
+        for block in part.strip().split("\n\n"):
+            if block.startswith(dialect.inline):
+                helpers[block] = None
+            else:
+                rest.append(block)
+    head = dialect.prelude + (dialect.fp64 if any("f64" in part for part in kernels) else "")
+    return "\n\n".join([head.rstrip(), *helpers, *rest]) + "\n"
 
 
 HELPERS = {

@@ -259,9 +259,9 @@ class _Kernel:
             index = v.begin(*load.index)
             pointer = f"{identifier(buffer.name)} + {v.offset(buffer, index).inner}"
             name, type = v.fresh(), self.dialect.vector_type(buffer.dtype, len(numbers))
-            v.out.emit(
-                f"const {type} {name} = {self.dialect.load_vector(buffer.dtype, len(numbers), pointer)};"
-            )
+            aligned = buffer.scope == "shared" and _is_multiple(flat_index(buffer, index), len(numbers))
+            load_text = self.dialect.load_vector(buffer.dtype, len(numbers), pointer, aligned)
+            v.out.emit(f"const {type} {name} = {load_text};")
             for lane, n in enumerate(numbers):
                 v.constants[var] = n
                 element = v.resolved(load)
@@ -314,6 +314,12 @@ def _constant_extent(loop: For) -> int:
             f"code generation: {loop.kind} loop over {loop.var} has bounds known only when running"
         )
     return loop.extent
+
+
+def _is_multiple(e: Expr, of: int) -> bool:
+    """Whether a number is one for all values of its variables."""
+    form = affine.linear(e)
+    return form.offset % of == 0 and all(c % of == 0 for _, c in form.terms)
 
 
 def _elements(b: Buffer) -> list[tuple[Expr, ...]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
+from ...errors import UnsupportedError
 from . import opencl
+from .c_dialect import module_source
 from .kernel_code import Launch
 
 _HEADER = struct.Struct("<8sII3Q4I")
@@ -18,8 +20,14 @@ OPTIONS = {"opencl": "-cl-std=CL1.2 -w"}
 def encode(
     language: str, sources: Sequence[str], symbols: Sequence[str], launches: Mapping[str, Launch]
 ) -> bytes:
-    """One program of the kernels' sources; `symbols` are the plan's kernels in order."""
-    source = opencl.module_source(sources).encode()
+    """One program of the kernels' sources; `symbols` are the plan's kernels in order. UnsupportedError for a
+    language that the runtime has no device for.
+    """
+    if language not in OPTIONS:
+        raise UnsupportedError(
+            f"modules for {language} cannot be made yet; `burnish trace` shows its kernels"
+        )
+    source = module_source(opencl.DIALECT, sources).encode()
     strings = bytearray(b"\0")
 
     def add(text: str) -> int:

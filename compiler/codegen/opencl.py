@@ -52,7 +52,7 @@ class OpenCL(Dialect):
     def vector_type(self, dtype: DType, lanes: int) -> str:
         return f"{_TYPES[memory_type(dtype)]}{lanes}"
 
-    def load_vector(self, dtype: DType, lanes: int, pointer: str) -> str:
+    def load_vector(self, dtype: DType, lanes: int, pointer: str, aligned: bool) -> str:
         return f"vload{lanes}(0, {pointer})"
 
     def store_vector(self, dtype: DType, pointer: str, values: Sequence[str]) -> str:
@@ -66,6 +66,7 @@ class OpenCL(Dialect):
 DIALECT = OpenCL(
     name="opencl",
     prelude=PRELUDE,
+    fp64=FP64,
     shared="__local",
     inline="static inline",
     block_index=("(int)get_group_id(0)", "(int)get_group_id(1)", "(int)get_group_id(2)"),
@@ -75,20 +76,5 @@ DIALECT = OpenCL(
 
 
 def generate(program: Program, target: Target) -> KernelCode:
-    """OpenCL C of all steps of a lowered program, without the prelude that `module_source` puts before it."""
+    """OpenCL C of all steps of a lowered program, without the prelude."""
     return c_like.generate(program, target, DIALECT)
-
-
-def module_source(kernels: Sequence[str]) -> str:
-    """One program of the sources of all kernels; helper functions that several have stand in it once."""
-    text = "".join(kernels)
-    head = PRELUDE + (FP64 if "f64" in text else "")
-    helpers: dict[str, None] = {}
-    rest: list[str] = []
-    for part in kernels:
-        for block in part.strip().split("\n\n"):
-            if block.startswith(DIALECT.inline):
-                helpers[block] = None
-            else:
-                rest.append(block)
-    return "\n\n".join([head.rstrip(), *helpers, *rest]) + "\n"

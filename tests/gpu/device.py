@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 from burnish.compiler.build_kernel import generate
+from burnish.compiler.codegen.c_dialect import module_source
 from burnish.compiler.codegen.device_code import OPTIONS
-from burnish.compiler.codegen.opencl import module_source
+from burnish.compiler.codegen.opencl import DIALECT
 from burnish.compiler.ir.loops import Program
 from burnish.compiler.lower.lower import finished
 from burnish.compiler.target import Target
@@ -36,7 +37,7 @@ class Kernels:
 
         self.programs = {p.name: finished(p, target) for p in programs}
         self.code = {name: generate(p, target) for name, p in self.programs.items()}
-        source = module_source([code.ir for code in self.code.values()])
+        source = module_source(DIALECT, [code.ir for code in self.code.values()])
         self.built = cl.Program(queue().context, source).build(OPTIONS["opencl"], cache_dir=False)
 
     def run(self, name: str, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

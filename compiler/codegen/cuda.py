@@ -1,0 +1,101 @@
+"""CUDA C++, for nvcc and NVRTC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..ir.loops import Buffer, Program
+from ..ir.types import DType
+from ..target import Target
+from . import c_like
+from .c_dialect import Dialect, identifier, memory_type, value_type
+from .kernel_code import KernelCode
+
+_TYPES = {
+    "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",
+    "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double",
+}  # fmt: skip
+
+_VECTOR = """
+template <class T, int N> struct alignas(sizeof(T) * N) vec { T at[N]; };
+template <int N, class T> __device__ __forceinline__ vec<T, N> load_aligned(const T *p) {
+  return *reinterpret_cast<const vec<T, N> *>(p);
+}
+template <int N, class T> __device__ __forceinline__ vec<T, N> load(const T *p) {
+  vec<T, N> v;
+#pragma unroll
+  for (int n = 0; n < N; ++n) v.at[n] = p[n];
+  return v;
+}
+template <class To, class From> __device__ __forceinline__ To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From), "of one size");
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fc00000)
+"""
+
+PRELUDE = "".join(
+    f"typedef {word} {name};\n" for name, word in _TYPES.items() if name != "f64"
+) + _VECTOR.lstrip("\n")
+OPTIONS = ("-fmad=false",)
+"""For the compiler: multiply-adds are fused where the source says so, and nowhere else."""
+
+
+@dataclass(frozen=True)
+class Cuda(Dialect):
+    """Kernels take a pointer for each operand, then the errors of all steps and their own number."""
+
+    def signature(
+        self,
+        symbol: str,
+        buffers: Sequence[Buffer],
+        written: frozenset[str],
+        block: tuple[int, int, int],
+        reports: bool,
+    ) -> str:
+        threads = block[0] * block[1] * block[2]
+        operands = [
+            f"{memory_type(b.dtype)} *__restrict__ {identifier(b.name)}"
+            if b.name in written
+            else f"const {memory_type(b.dtype)} *__restrict__ {identifier(b.name)}"
+            for b in buffers
+        ]
+        head = f'extern "C" __global__ void __launch_bounds__({threads}) {symbol}'
+        lines = [f"{head}({', '.join([*operands, 'int *errors', 'unsigned step'])}) {{"]
+        return "\n".join([*lines, *(["  int *error = errors + step;"] * reports)])
+
+    def bitcast(self, text: str, source: DType, target: DType) -> str:
+        return f"bits<{value_type(target)}>({text})"
+
+    def vector_type(self, dtype: DType, lanes: int) -> str:
+        return f"vec<{memory_type(dtype)}, {lanes}>"
+
+    def load_vector(self, dtype: DType, lanes: int, pointer: str, aligned: bool) -> str:
+        return f"load{'_aligned' * aligned}<{lanes}>({pointer})"
+
+    def store_vector(self, dtype: DType, pointer: str, values: Sequence[str]) -> str:
+        return " ".join(f"({pointer})[{n}] = {value};" for n, value in enumerate(values))
+
+    def lane(self, vector: str, n: int) -> str:
+        return f"{vector}.at[{n}]"
+
+
+DIALECT = Cuda(
+    name="cuda",
+    prelude=PRELUDE,
+    fp64="typedef double f64;\n",
+    shared="__shared__ __align__(16)",
+    inline="static __device__ __forceinline__",
+    block_index=("(int)blockIdx.x", "(int)blockIdx.y", "(int)blockIdx.z"),
+    thread_index=("(int)threadIdx.x", "(int)threadIdx.y", "(int)threadIdx.z"),
+    barrier="__syncthreads();",
+)
+
+
+def generate(program: Program, target: Target) -> KernelCode:
+    """CUDA C++ of all steps of a lowered program, without the prelude."""
+    return c_like.generate(program, target, DIALECT)

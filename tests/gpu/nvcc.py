@@ -1,0 +1,91 @@
+"""Kernels compiled for NVIDIA GPUs, without one.
+
+python -m tests.gpu.nvcc NETWORK…   those of networks of the zoo, for sm_80 and sm_90: what ptxas says of each
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from burnish.compiler.build_kernel import build_kernel
+from burnish.compiler.codegen.c_dialect import module_source
+from burnish.compiler.codegen.cuda import DIALECT, OPTIONS
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.target import Target, get_target
+from burnish.frontends.onnx.importer import import_onnx
+from burnish.models import zoo
+from burnish.pipeline import kernel_tasks, optimise
+
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
+_USED = re.compile(r"Used (\d+) registers")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel needs: registers of a thread, bytes of its stack, bytes spilt to it."""
+
+    name: str
+    registers: int
+    stack: int
+    spilt: int
+
+
+def compiled(sources: Iterable[str], target: Target) -> list[Resources]:
+    """RuntimeError with the compiler's messages where it refuses the sources."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name, "kernels.cu")
+        path.write_text(module_source(DIALECT, list(sources)))
+        command = [
+            "nvcc",
+            *OPTIONS,
+            "-cubin",
+            f"-arch={target.cpu}",
+            "-Xptxas",
+            "-v",
+            "-o",
+            Path(name, "k"),
+            path,
+        ]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    found = []
+    for part in done.stderr.split("ptxas info    : Compiling entry function '")[1:]:
+        entry = part.partition("'")[0]
+        spills, used = _SPILLS.search(part), _USED.search(part)
+        assert spills and used
+        found.append(Resources(entry, int(used[1]), int(spills[1]), int(spills[2])))
+    return found
+
+
+def sources_of(network: str, target: Target) -> list[str]:
+    """Every different kernel of a network of the zoo."""
+    graph = optimise(import_onnx(zoo.build(network)), target, 1)
+    tasks = {task.key: task for task in kernel_tasks(graph, target, 1).values()}
+    symbols = ((task, f"{task.name}_{task.digest[:8]}") for task in tasks.values())
+    return [build_kernel(task, DefaultConfig(), symbol).object.decode() for task, symbol in symbols]
+
+
+def main() -> int:
+    worst = 0
+    for network in sys.argv[1:]:
+        for name in ("cuda-sm80", "cuda-sm90"):
+            target = get_target(name)
+            kernels = compiled(sources_of(network, target), target)
+            for k in kernels:
+                if k.stack or k.spilt:
+                    print(f"  {k.name}: {k.registers} registers, stack {k.stack}, spilt {k.spilt} bytes")
+            worst = max(worst, *(k.spilt for k in kernels))
+            most = max(k.registers for k in kernels)
+            print(f"{network} for {target.cpu}: {len(kernels)} kernels, at most {most} registers")
+    return int(worst > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

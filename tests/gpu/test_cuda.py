@@ -1,0 +1,40 @@
+"""Kernels as CUDA C++, compiled for NVIDIA GPUs where there is a compiler: none is needed to run them."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from burnish.compiler.build_kernel import generate
+from burnish.compiler.codegen import device_code
+from burnish.compiler.lower.lower import finished
+from burnish.compiler.target import get_target
+from burnish.errors import UnsupportedError
+
+from .cases import build
+from .nvcc import compiled, sources_of
+from .test_cases import sample
+
+pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+
+
+@pytest.mark.parametrize("name", ["cuda-sm80", "cuda-sm90"])
+def test_a_networks_kernels_spill_nothing(name):
+    target = get_target(name)
+    kernels = compiled(sources_of("dqn", target), target)
+    assert len(kernels) >= 5
+    assert all(k.spilt == k.stack == 0 and k.registers <= 128 for k in kernels), kernels
+
+
+def test_operators_compile():
+    """A part of them, since nvcc takes a second for each."""
+    target = get_target("cuda-sm90")
+    built = [build(case, target, f"k{n}") for n, case in enumerate(sample()[::6])]
+    programs = [p for b in built for node in b.programs for p in node.values()]
+    kernels = compiled([generate(finished(p, target), target).ir for p in programs], target)
+    assert len(kernels) >= len(programs) - 5  # those of empty tensors have none
+
+
+def test_modules_are_not_there_yet():
+    with pytest.raises(UnsupportedError, match="modules for cuda cannot be made yet"):
+        device_code.encode("cuda", [], [], {})
