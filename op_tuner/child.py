@@ -61,7 +61,7 @@ class Child:
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            with _interrupts_later():
+            with interrupts_later():
                 self._pid = os.fork()
                 if self._pid == 0:
                     self._live(parent, act, stream, memory, cpus)
@@ -130,7 +130,7 @@ class Child:
 
 
 @contextmanager
-def _interrupts_later() -> Iterator[None]:
+def interrupts_later() -> Iterator[None]:
     """Ctrl-C counts from the end on: what Python calls around a fork loses any exception."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():

@@ -63,6 +63,7 @@ class Local:
         self.options = {"threads": threads, "cold": cold, "seconds": seconds, "check": check}
         self.hardware = this_hardware()
         self.spans = Spans()
+        self.idle = divide(threads).spare
         self._took = USUAL
 
     def __call__(

@@ -45,6 +45,12 @@ class Strategy(Protocol):
     def tell(self, point: Point, seconds: float | None) -> None:
         """A measured point; None if it failed."""
 
+    def hold(self, points: Sequence[Point]) -> None:
+        """They are being measured, and not to be proposed again meanwhile."""
+
+    def expected(self, points: Sequence[Point]) -> list[float] | None:
+        """Scores of a model, once it has learnt; larger is faster."""
+
 
 class Scorer(Protocol):
     """Models of the costs of one task, so many as `opinions`, whose scores do not compare."""
@@ -69,6 +75,13 @@ class Random:
 
     def tell(self, point: Point, seconds: float | None) -> None:
         self.times[point] = seconds
+
+    def hold(self, points: Sequence[Point]) -> None:
+        for point in points:
+            self.times.setdefault(point, None)
+
+    def expected(self, points: Sequence[Point]) -> list[float] | None:
+        return None
 
     def propose(self, count: int) -> list[Point]:
         return self._random(count, [])

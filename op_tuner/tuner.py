@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ..compiler.kernel_task import KernelTask
 from ..errors import InputError
+from .chooser import Chooser, Elsewhere
 from .confirm import Confirming, Network
 from .costs import record_of
 from .forecast import Forecast, curve, play, winning
@@ -53,10 +55,14 @@ class Measurer(Protocol):
 
     hardware   that the times are of
     spans      when candidates were being built or run
+    idle       CPUs of this machine that do not measure meanwhile
     """
 
     hardware: Hardware
     spans: Spans
+
+    @property
+    def idle(self) -> Collection[int]: ...
 
     def __call__(
         self, candidates: Sequence[Candidate], alone: bool = False
@@ -132,6 +138,9 @@ class Tuner:
         self.history: list[Trial] = []
         self._strategy, self._seed = strategy, seed
         self._learner = Learner(objective, seed, prior) if strategy == "annealing" else None
+        idle = self.measure.idle if self._learner else ()
+        self._chooser = Chooser(self._chosen_by, idle) if idle else None
+        self._next: TunedTask | None = None  # whose configs are being chosen
         self._limit: int | None = None
         self._budget: float | None = None
         self._started = 0.0
@@ -176,6 +185,9 @@ class Tuner:
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
+            if self._chooser is not None:
+                self._chooser.close()
+            self._next = None
             whole = self._elapsed()
             self.spent.whole += whole
             self.spent.overhead += max(0.0, whole - (self.measure.spans.seconds - busy))
@@ -193,13 +205,8 @@ class Tuner:
         return before != {digest: t.count for digest, t in self._tasks.items() if t.count}
 
     def _task(self, wanted: Wanted) -> TunedTask:
-        space = Space(wanted.task)
-        strategy: Strategy
-        if self._learner is not None:
-            strategy = Learning(space, self._learner, self._seed)
-        else:
-            strategy = {"genetic": Genetic, "random": Random}[self._strategy](space, self._seed)
-        found = TunedTask(wanted, space, strategy, space.default())
+        space, make = Space(wanted.task), self._chooser.strategy if self._chooser else self._chosen_by
+        found = TunedTask(wanted, space, make(wanted.task), space.default())
         machine, here = self.measure.hardware, made_by()
         for r in self.records.of(wanted.task):
             if r.hardware == machine and r.cold == self.cold and r.made_by == here:
@@ -208,6 +215,11 @@ class Tuner:
             if r.hardware == machine and r.cold == self.cold and r.made_by == here:
                 found.learn_inside(r)
         return found
+
+    def _chosen_by(self, task: KernelTask) -> Strategy:
+        if self._learner is not None:
+            return Learning(Space(task), self._learner, self._seed)
+        return {"genetic": Genetic, "random": Random}[self._strategy](Space(task), self._seed)
 
     def _settle(self) -> None:
         """Measures the defaults of what the plan runs, and plans again, until nothing new enters it."""
@@ -241,7 +253,7 @@ class Tuner:
             calibrated = self._by_model and len(self._choosing) >= CALIBRATION
             if self.forecast is None and (calibrated or self._progress() >= EARLY):
                 self._predict()
-            best = self._most_promising()
+            best, self._next = self._next or self._most_promising(), None
             if best is None:
                 return
             self._batch(best)
@@ -263,13 +275,21 @@ class Tuner:
             return
         start = time.monotonic()
         points = found.strategy.propose(max(1, min(BATCH, self._left(found))))
-        scores = found.strategy.expected(points) if isinstance(found.strategy, Learning) else None
+        scores = found.strategy.expected(points)
         found.exhausted = not points
         if scores and not self._by_model:
             self._choosing, self._by_model = [], True
         if points:
             self._choosing.append((time.monotonic() - start) / len(points))
+        self._ask_ahead()
         self._try([(found, point) for point in points], scores)
+
+    def _ask_ahead(self) -> None:
+        """What to measure next is chosen meanwhile, by what is known before the batch of now."""
+        best = self._most_promising() if self._chooser is not None else None
+        if best is not None and best.default_known and isinstance(best.strategy, Elsewhere):
+            best.strategy.ask(BATCH)
+            self._next = best
 
     def _over(self, reserve: float = 0.0) -> bool:
         """Whether trials are used up, or one more would not end before the last `reserve` seconds begin."""

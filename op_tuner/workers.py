@@ -58,6 +58,7 @@ class Workers:
         self.device = self._agree()
         self.hardware = self.device.hardware
         self.spans = Spans()
+        self.idle: tuple[int, ...] = ()  # forking does not go well with the threads of a client
 
     def close(self) -> None:
         self._client.close()

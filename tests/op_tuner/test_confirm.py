@@ -37,6 +37,7 @@ class Alone:
 
     def __init__(self):
         self.hardware, self.spans, self.seen = this_hardware(), Spans(), []
+        self.idle = ()
 
     def __call__(self, candidates, alone=False):
         for n, candidate in enumerate(candidates):

@@ -32,6 +32,7 @@ class Measurer:
         self.wrong, self.lucky, self.scale = wrong, dict(lucky or {}), scale or {}
         self.stop_after, self.seen = stop_after, []
         self.hardware, self.spans = this_hardware(), Spans()
+        self.idle = ()
 
     def __call__(self, candidates, alone=False):
         for n, candidate in enumerate(candidates):

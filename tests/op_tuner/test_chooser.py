@@ -1,0 +1,120 @@
+"""Choosing in a process of its own: the same choices, while others measure, and nothing left behind."""
+
+import os
+import signal
+
+import pytest
+from burnish.errors import InputError, InternalError
+from burnish.op_tuner.chooser import Chooser
+from burnish.op_tuner.hardware import this_hardware
+from burnish.op_tuner.isolate import Spans
+from burnish.op_tuner.measure import Measurement
+from burnish.op_tuner.records import Records, plain
+from burnish.op_tuner.search import Random
+from burnish.op_tuner.space import Space
+from burnish.op_tuner.tuned_task import Wanted
+from burnish.op_tuner.tuner import Tuner
+
+from .tasks import double
+
+CPUS = os.sched_getaffinity(0)
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_left():
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.fixture
+def chooser():
+    found = Chooser(lambda task: Random(Space(task), 5), CPUS)
+    yield found
+    found.close()
+
+
+def test_it_chooses_as_the_strategy_would(chooser):
+    here, there = Random(Space(double()), 5), chooser.strategy(double())
+    for _ in range(3):
+        points = there.propose(2)
+        assert points == here.propose(2) and there.expected(points) is None
+        for point in points:
+            here.tell(point, 1.0)
+            there.tell(point, 1.0)
+
+
+def test_what_is_being_measured_is_not_proposed_again(chooser):
+    task = double()
+    strategy = chooser.strategy(task)
+    found = []
+    while points := strategy.propose(2):
+        found += points
+    assert len(found) == len(set(found)) == len(set(Random(Space(task)).propose(1000)))
+
+
+def test_answers_come_to_those_who_asked(chooser):
+    first, second = chooser.strategy(double()), chooser.strategy(double())
+    first.ask(3)
+    second.ask(1)
+    second.ask(2)
+    assert len(second.propose(1)) == 1 and len(first.propose(3)) == 3 and len(second.propose(2)) == 2
+
+
+def test_it_begins_anew(chooser):
+    """And knows what was told before."""
+    strategy = chooser.strategy(double())
+    known = strategy.propose(2)
+    for point in known:
+        strategy.tell(point, 1.0)
+    strategy.ask(2)
+    chooser.close()
+    assert known and not set(strategy.propose(1000)) & set(known)
+
+
+class Failing(Random):
+    def __init__(self, act):
+        super().__init__(Space(double()))
+        self.propose = lambda count: act()
+
+
+def refuse():
+    raise InputError("no more")
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "says"),
+    [
+        (refuse, InputError, "no more"),
+        (lambda: 1 / 0, InternalError, "ZeroDivisionError"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), InternalError, "has ended"),
+    ],
+)
+def test_errors(act, error, says):
+    chooser = Chooser(lambda task: Failing(act), CPUS)
+    with pytest.raises(error, match=says):
+        chooser.strategy(double()).propose(1)
+    chooser.close()
+
+
+class Measurer:
+    """With CPUs to spare; a config's time follows from its answer."""
+
+    def __init__(self):
+        self.hardware, self.spans, self.idle = this_hardware(), Spans(), CPUS
+
+    def __call__(self, candidates, alone=False):
+        for n, candidate in enumerate(candidates):
+            lanes = candidate.config.choose("lanes", (1, 2, 4, 8, 16), 1)
+            yield n, Measurement(1e-6 * (20 - lanes), 0.0, 5, config={"lanes": plain(lanes)})
+
+
+def test_a_tuner_asks_ahead(tmp_path):
+    pytest.importorskip("xgboost")
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    found = Tuner([Wanted(double(), 1, 1)], records, threads=1, measure=Measurer())
+    for trials in (3, 100):
+        found.run(trials=trials)
+    (task,) = found.tasks
+    assert task.exhausted and dict(task.best)["lanes"] == max(dict(p)["lanes"] for p in task.times)
+    assert set(task.times) == set(Random(task.space).propose(1000))
