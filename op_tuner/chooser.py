@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -17,12 +19,20 @@ from ..compiler.kernel_task import KernelTask
 from ..errors import BurnishError, InternalError
 from .child import end_with_parent, interrupts_later
 from .cores import pin
-from .search import Strategy
+from .search import Random
 from .space import Point
 
-Make = Callable[[KernelTask], Strategy]
-Answer = tuple[list[Point], "list[float] | None"] | BurnishError
+Make = Callable[[KernelTask], Random]
 POLITE = 5  # by which other processes go first: what is built is waited for
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Points and their scores, and the seconds that choosing them took."""
+
+    points: list[Point]
+    scores: list[float] | None
+    seconds: float
 
 
 class Chooser:
@@ -39,7 +49,7 @@ class Chooser:
         self._count = 0
         self._pid: int | None = None
         self._stream: Connection
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, Choice | BurnishError] = {}
         self._asked: set[int] = set()
 
     def strategy(self, task: KernelTask) -> Elsewhere:
@@ -60,7 +70,7 @@ class Chooser:
             self._asked.add(number)
             self._send(("propose", number, count))
 
-    def answer(self, number: int) -> tuple[list[Point], list[float] | None]:
+    def answer(self, number: int) -> Choice:
         """What was asked for. InternalError if the process has ended."""
         while number not in self._answers:
             try:
@@ -112,6 +122,7 @@ class Elsewhere:
     def __init__(self, chooser: Chooser, number: int):
         self._chooser, self._number = chooser, number
         self._scores: dict[Point, float] = {}
+        self.took = 0.0  # seconds, to choose what was proposed last
 
     def tell(self, point: Point, seconds: float | None) -> None:
         self._chooser.tell("tell", self._number, (point, seconds))
@@ -121,11 +132,11 @@ class Elsewhere:
         self._chooser.ask(self._number, count)
 
     def propose(self, count: int) -> list[Point]:
-        """What was asked for before, if anything."""
+        """As many as were asked for before, if anything was."""
         self.ask(count)
-        points, scores = self._chooser.answer(self._number)
-        self._scores = dict(zip(points, scores or ()))
-        return points[:count]
+        found = self._chooser.answer(self._number)
+        self._scores, self.took = dict(zip(found.points, found.scores or ())), found.seconds
+        return found.points
 
     def expected(self, points: Sequence[Point]) -> list[float] | None:
         """Of what was proposed last."""
@@ -133,7 +144,7 @@ class Elsewhere:
 
 
 def _serve(stream: Connection, make: Make) -> None:
-    strategies: dict[int, Strategy] = {}
+    strategies: dict[int, Random] = {}
     while True:
         try:
             what, number, message = stream.recv()
@@ -147,12 +158,13 @@ def _serve(stream: Connection, make: Make) -> None:
             stream.send((number, _choose(strategies[number], message)))
 
 
-def _choose(strategy: Strategy, count: int) -> Answer:
+def _choose(strategy: Random, count: int) -> Choice | BurnishError:
+    start = time.monotonic()
     try:
         points = strategy.propose(count)
         scores = strategy.expected(points)
         strategy.hold(points)
-        return points, scores
+        return Choice(points, scores, time.monotonic() - start)
     except BurnishError as error:
         return error
     except Exception as error:

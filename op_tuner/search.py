@@ -45,9 +45,6 @@ class Strategy(Protocol):
     def tell(self, point: Point, seconds: float | None) -> None:
         """A measured point; None if it failed."""
 
-    def hold(self, points: Sequence[Point]) -> None:
-        """They are being measured, and not to be proposed again meanwhile."""
-
     def expected(self, points: Sequence[Point]) -> list[float] | None:
         """Scores of a model, once it has learnt; larger is faster."""
 
@@ -77,6 +74,7 @@ class Random:
         self.times[point] = seconds
 
     def hold(self, points: Sequence[Point]) -> None:
+        """They are being measured, and not to be proposed again meanwhile."""
         for point in points:
             self.times.setdefault(point, None)
 

@@ -36,7 +36,7 @@ from .space import Point, Space
 from .tuned_task import TunedTask, Wanted
 
 STRATEGIES = ("annealing", "genetic", "random")
-BATCH = 8  # measurements between two decisions
+BATCH, LARGEST = 8, 32  # measurements between two decisions
 CALIBRATION = 4  # batches before the forecast, and of the latest the time to choose them counts
 EARLY = 0.2  # share of a run behind which the forecast waits no longer
 CONFIRMING = 0.25  # share of a time budget that is kept for that, at most
@@ -205,7 +205,8 @@ class Tuner:
         return before != {digest: t.count for digest, t in self._tasks.items() if t.count}
 
     def _task(self, wanted: Wanted) -> TunedTask:
-        space, make = Space(wanted.task), self._chooser.strategy if self._chooser else self._chosen_by
+        make: Callable[[KernelTask], Strategy] = self._chooser.strategy if self._chooser else self._chosen_by
+        space = Space(wanted.task)
         found = TunedTask(wanted, space, make(wanted.task), space.default())
         machine, here = self.measure.hardware, made_by()
         for r in self.records.of(wanted.task):
@@ -216,7 +217,7 @@ class Tuner:
                 found.learn_inside(r)
         return found
 
-    def _chosen_by(self, task: KernelTask) -> Strategy:
+    def _chosen_by(self, task: KernelTask) -> Random:
         if self._learner is not None:
             return Learning(Space(task), self._learner, self._seed)
         return {"genetic": Genetic, "random": Random}[self._strategy](Space(task), self._seed)
@@ -274,7 +275,8 @@ class Tuner:
             self._try([(found, found.default)])
             return
         start = time.monotonic()
-        points = found.strategy.propose(max(1, min(BATCH, self._left(found))))
+        left = max(1, self._left(found))
+        points = found.strategy.propose(min(BATCH, left))[:left]
         scores = found.strategy.expected(points)
         found.exhausted = not points
         if scores and not self._by_model:
@@ -285,10 +287,12 @@ class Tuner:
         self._try([(found, point) for point in points], scores)
 
     def _ask_ahead(self) -> None:
-        """What to measure next is chosen meanwhile, by what is known before the batch of now."""
+        """What to measure next is chosen meanwhile, by what is known before the batch of now: as much as is
+        measured while it takes to choose."""
         best = self._most_promising() if self._chooser is not None else None
         if best is not None and best.default_known and isinstance(best.strategy, Elsewhere):
-            best.strategy.ask(BATCH)
+            meanwhile = math.ceil(best.strategy.took / (self._cost(best) or math.inf))
+            best.strategy.ask(min(max(BATCH, meanwhile), LARGEST))
             self._next = best
 
     def _over(self, reserve: float = 0.0) -> bool:
@@ -298,8 +302,8 @@ class Tuner:
         return self._late(reserve)
 
     def _left(self, found: TunedTask) -> int:
-        """Trials of a task that there is still room for, BATCH at most."""
-        left = BATCH if self._limit is None else self._limit - self.measured
+        """Trials of a task that there is still room for, LARGEST at most."""
+        left = LARGEST if self._limit is None else self._limit - self.measured
         if self._budget is None or not (cost := self._cost(found)):
             return left
         return min(left, int((self._budget - self._reserve() - self._elapsed()) / cost))

@@ -58,7 +58,7 @@ def test_answers_come_to_those_who_asked(chooser):
     first.ask(3)
     second.ask(1)
     second.ask(2)
-    assert len(second.propose(1)) == 1 and len(first.propose(3)) == 3 and len(second.propose(2)) == 2
+    assert len(second.propose(2)) == 1 and len(first.propose(3)) == 3 and len(second.propose(2)) == 2
 
 
 def test_it_begins_anew(chooser):
