@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from .compiler.kernel_task import KernelTask
-from .compiler.target import Target, get_target, host_threads
+from .compiler.target import Target, get_target, host_threads, runs_here
+from .errors import InputError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
 from .graph_passes.plan_layout import PlanOptions
@@ -23,6 +24,7 @@ from .op_tuner.forecast import Forecast
 from .op_tuner.measure import require_runnable
 from .op_tuner.pretrained import shipped
 from .op_tuner.records import Records
+from .op_tuner.simulated import ARCHITECTURES, Simulated
 from .op_tuner.tuned_task import TunedTask
 from .op_tuner.tuner import TIME_LIMIT, Measurer, Spent, Trial, Tuner
 from .op_tuner.workers import Workers
@@ -123,16 +125,19 @@ def tune(
     xgboost, or dask where it is needed.
     """
     started = time.monotonic()
-    machine, count = get_target(target), thread_count(threads) or host_threads()
-    if workers is None:
+    machine = get_target(target)
+    count = thread_count(threads) or (1 if simulates(machine) and workers is None else host_threads())
+    if workers is None and not simulates(machine):
         require_runnable(machine)
+    if workers is None and simulates(machine) and count != 1:
+        raise InputError(f"threads is {count}: {machine.name} is simulated here, which takes one thread")
     graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
     graph = optimise(graph, machine, count, stop_after="fuse")
     known = Records(None if records is None else Path(records))
     plans = NetworkPlans(graph, machine, count, PlanOptions(plan, accuracy, memory_limit), known)
     learning = (strategy, objective) == ("annealing", "rank")
     prior, about = shipped(machine) if learning else (None, "")
-    with _measurer(workers, count, plans.cold) as measure:
+    with _measurer(machine, workers, count, plans.cold) as measure:
         tuner = Tuner(
             plans.wanted(),
             known,
@@ -146,12 +151,13 @@ def tune(
             announce=announce,
             prior=prior,
             measure=measure,
-            network=NetworkTurns(plans, KernelStore()) if workers is None else None,
+            network=NetworkTurns(plans, KernelStore()) if measure is None else None,
         )
         tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
         if tuner.interrupted:
             tuner.plan_again()
-    why = "workers measure kernels alone" if tuner.confirming is None else tuner.confirming.failure
+    alone = "times are simulated, of kernels alone" if workers is None else "workers measure kernels alone"
+    why = alone if tuner.confirming is None else tuner.confirming.failure
     kernels = tuple(_kernel(t) for t in tuner.tasks if t.count or t.wanted.base)
     how = (known.path, count, tuner.measured, time.monotonic() - started, tuner.interrupted)
     return Tuning(
@@ -159,8 +165,17 @@ def tune(
     )
 
 
-def _measurer(workers: str | None, threads: int, cold: bool) -> AbstractContextManager[Measurer | None]:
+def simulates(target: Target) -> bool:
+    """Whether candidates for the target are measured by simulating it, since this machine is another."""
+    return target.arch in ARCHITECTURES and not runs_here(target)
+
+
+def _measurer(
+    target: Target, workers: str | None, threads: int, cold: bool
+) -> AbstractContextManager[Measurer | None]:
     """None where this machine measures."""
+    if workers is None and simulates(target):
+        return closing(Simulated(target))
     if workers is None:
         return nullcontext()
     return closing(Workers(workers, threads, cold=cold, time_limit=TIME_LIMIT))

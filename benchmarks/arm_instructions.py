@@ -10,8 +10,6 @@ wheel in FOLDER/site (docs/performance.md says how). A run's count is that of tw
 from __future__ import annotations
 
 import argparse
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,12 +18,11 @@ from pathlib import Path
 import numpy as np
 from burnish import compile as compile_model
 from burnish.compiler.target import get_target
-from burnish.errors import BurnishError, ToolError
+from burnish.errors import BurnishError
 from burnish.models import zoo
-from burnish.runtime.toolchain import find_compiler
+from burnish.op_tuner.simulated import Counts, Emulation
 
-HERE = Path(__file__).parent
-Counts = dict[str, int]
+KINDS = ("instructions", "fmla", "arithmetic", "vector_loads", "vector_stores")
 PEER = """
 import sys, numpy, onnxruntime
 options = onnxruntime.SessionOptions()
@@ -47,7 +44,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         with tempfile.TemporaryDirectory() as name:
-            counter = Counter(options.target, Path(name))
+            counter = Emulation(get_target(options.target), Path(name), caches=False)
             for network in options.networks:
                 measure(network, counter, options.root)
     except BurnishError as error:
@@ -56,38 +53,7 @@ def main() -> int:
     return 0
 
 
-class Counter:
-    """Runs programs under qemu with the plugin that counts."""
-
-    def __init__(self, target: str, folder: Path):
-        self.target, self.folder = get_target(target), folder
-        self.qemu = shutil.which(f"qemu-{self.target.arch}") or ""
-        if not self.qemu:
-            raise ToolError(f"there is no qemu-{self.target.arch}; install qemu-user")
-        self.plugin = folder / "counter.so"
-        build = [
-            *find_compiler().command,
-            "-shared",
-            "-fPIC",
-            "-O2",
-            "-o",
-            self.plugin,
-            HERE / "arm_counter.c",
-        ]
-        subprocess.run(build, check=True)
-
-    def count(self, command: Sequence[object], options: Sequence[object] = ()) -> Counts:
-        log = self.folder / "log"
-        plugin = ["-d", "plugin", "-D", log, "-plugin", self.plugin]
-        line = [self.qemu, "-cpu", self.target.cpu, *options, *plugin, *command]
-        done = subprocess.run(list(map(str, line)), capture_output=True, text=True)
-        if done.returncode:
-            raise ToolError(f"the emulated program failed: {done.stderr.strip() or done.returncode}")
-        words = log.read_text().split()
-        return {kind: int(number) for kind, number in zip(words[::2], words[1::2])}
-
-
-def measure(network: str, counter: Counter, root: Path | None) -> None:
+def measure(network: str, counter: Emulation, root: Path | None) -> None:
     model = zoo.build(network)
     feeds = zoo.random_inputs(model, 0)
     module = compile_model(model, target=counter.target, threads=1)
@@ -109,7 +75,7 @@ def measure(network: str, counter: Counter, root: Path | None) -> None:
 
 def show(network: str, what: str, counts: Sequence[Counts]) -> None:
     one, two = counts
-    each = ", ".join(f"{kind} {(two[kind] - one[kind]) / 1e6:.2f} M" for kind in one)
+    each = ", ".join(f"{kind} {(two[kind] - one[kind]) / 1e6:.2f} M" for kind in KINDS)
     print(f"{network:<14} {what}: {each}; whole process {one['instructions'] / 1e6:.1f} M", flush=True)
 
 

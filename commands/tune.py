@@ -16,7 +16,7 @@ from ..op_tuner.forecast import Forecast
 from ..op_tuner.measure import require_runnable
 from ..op_tuner.model import OBJECTIVES
 from ..op_tuner.tuner import STRATEGIES, Spent
-from ..tuning import Tuning, tune
+from ..tuning import Tuning, simulates, tune
 from .files import check_writable, write_file
 from .machine import measure_limits
 from .options import ACCURACY, MEMORY_LIMIT, RECORDS, SEED, THREADS, model_options, parse_duration
@@ -82,10 +82,12 @@ def command(
 ):
     """Measure configs of the kernels of MODEL on this machine, and keep every measurement.
 
+    For a --target of another architecture, measure in a simulation: instructions and cache misses under qemu.
+
     Ctrl-C ends it; the next `burnish tune` goes on from what was measured. `burnish compile --records FILE`,
     with the same target, threads and plan, uses the fastest configs.
     """
-    if workers is None:
+    if workers is None and not simulates(get_target(target)):
         require_runnable(get_target(target))
     if records is not None:
         check_writable(records, (".jsonl",))
@@ -104,7 +106,7 @@ def command(
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=WIDTH)
     console.print(_table(found), soft_wrap=True)
-    for text in (*_changes(found), _summary(found, model)):
+    for text in (*_changes(found), _summary(found, model, target)):
         console.print(text, highlight=False, soft_wrap=True, markup=False)
     if html:
         write_file(html, page(found, source.name, measure_limits((found.threads,))))
@@ -163,7 +165,7 @@ def _inside(before: float, after: float) -> str:
     return f"{1e6 * before:.1f} → {1e6 * after:.1f}" if before > after else f"{1e6 * before:.1f}"
 
 
-def _summary(found: Tuning, model: str) -> str:
+def _summary(found: Tuning, model: str, target: str) -> str:
     what = "interrupted; " if found.interrupted else ""
     what += f"{found.measured} configs measured in {found.seconds:.0f} s, kept in {found.records}"
     if found.forecast is not None and not found.interrupted:
@@ -173,7 +175,8 @@ def _summary(found: Tuning, model: str) -> str:
         what += f"\nwhat is fastest alone was not compared in the network: {found.unconfirmed}"
     if found.prior:
         what += f"\n{found.prior}"
-    options = f"--threads {found.threads} --records {found.records}"
+    options = f"--target {target} " if target != "host" else ""
+    options += f"--threads {found.threads} --records {found.records}"
     return f"{what}\nto use them: burnish compile {model} {options} -o MODULE"
 
 

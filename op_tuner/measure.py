@@ -199,7 +199,7 @@ class _Runner:
     """The kernel between its operands in a module of its own."""
 
     def __init__(self, target: Target, built: Built, given: Operands, threads: int, cold: bool):
-        plan, weights = _plan(target, built, given, threads, cold)
+        plan, weights = plan_of(target, built, given, threads, cold)
         code = LoadedCode([built.kernel.object, touching(target).object], target)
         addresses = [code.address(symbol) for symbol in plan.kernels]
         self.context = binding.module_from_memory(encode(plan), addresses, weights, code).context(threads)
@@ -229,7 +229,9 @@ class _Runner:
         return "" if same else "the outputs differ from run to run"
 
 
-def _plan(target: Target, built: Built, given: Operands, threads: int, cold: bool) -> tuple[Plan, np.ndarray]:
+def plan_of(
+    target: Target, built: Built, given: Operands, threads: int, cold: bool
+) -> tuple[Plan, np.ndarray]:
     """One step or more to touch memory, without a node's name, then the kernel's."""
     kernel = built.kernel
     arena, weights = _Space(), _Space()

@@ -25,4 +25,4 @@ def test_what_is_missing_is_named(monkeypatch, capsys):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("sys.argv", ["arm_instructions.py", "c3"])
     assert script("arm_instructions").main() == 1
-    assert capsys.readouterr().err == "error: there is no qemu-aarch64; install qemu-user\n"
+    assert capsys.readouterr().err == "error: there is no qemu-aarch64 that counts; install qemu-user\n"

@@ -1,0 +1,164 @@
+"""Measuring without the machine: candidates run under qemu, whose plugin (counter.c) counts what they execute
+and what they miss in caches of the target's sizes; the times are those of a simple machine.
+
+    cycles = arithmetic / the target's multiply-adds a cycle + other instructions / 2
+             + misses: from L2 13 and 4 in a stream, from memory 150 and 16 in a stream
+
+Arithmetic is all of SIMD and floating point. Cores that reorder overlap the first two terms; what a config
+saves in either counts all the same. Records of such times name the hardware "simulated CPU", and are exact.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..compiler.ir.plan import encode
+from ..compiler.kernel_task import KernelTask
+from ..compiler.target import Target
+from ..errors import BurnishError, ToolError
+from ..runtime.build import link_module
+from ..runtime.toolchain import find_compiler
+from .child import Child, Ending, Send, memory_limit
+from .hardware import Hardware
+from .isolate import Candidate, Spans
+from .measure import Built, Measurement, Recorder, build, plan_of, touching
+from .operands import operands
+from .records import tuples
+
+CLOCK = 1.5e9  # Hz, of every simulated core
+ISSUED = 2.0  # instructions other than arithmetic that begin in a cycle
+PENALTIES = {"l1_misses": 13.0, "l1_streams": 4.0, "l2_misses": 150.0, "l2_streams": 16.0}  # cycles each
+TIME_LIMIT = 60.0  # seconds for a candidate
+
+ARCHITECTURES = ("aarch64",)
+
+Counts = dict[str, int]
+
+
+class Emulation:
+    """Runs programs under qemu with the plugin. ToolError if there is none for the target's architecture.
+
+    caches   whether misses are counted; they cost time
+    """
+
+    def __init__(self, target: Target, folder: Path, caches: bool):
+        self.target, self.folder = target, folder
+        self.qemu = shutil.which(f"qemu-{target.arch}") or ""
+        if target.arch not in ARCHITECTURES or not self.qemu:
+            raise ToolError(f"there is no qemu-{target.arch} that counts; install qemu-user")
+        self.plugin = f"{folder / 'counter.so'}"
+        source = Path(__file__).with_name("counter.c")
+        command = [*find_compiler().command, "-shared", "-fPIC", "-O2", "-o", self.plugin, str(source)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise ToolError(f"compiling {source.name}: {done.stderr.strip()[:300]}")
+        if caches:
+            self.plugin += f",l1={target.l1},l2={target.l2}"
+
+    def count(self, command: Sequence[object], options: Sequence[object] = ()) -> Counts:
+        """What a process executes, by kind. ToolError if it fails."""
+        log = self.folder / "log"
+        plugin = ["-d", "plugin", "-D", log, "-plugin", self.plugin]
+        line = [self.qemu, "-cpu", self.target.cpu, *options, *plugin, *command]
+        done = subprocess.run(list(map(str, line)), capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            raise ToolError(f"the emulated program failed: {done.stderr.strip() or done.returncode}")
+        words = log.read_text().split()
+        return {kind: int(number) for kind, number in zip(words[::2], words[1::2])}
+
+
+def cycles(target: Target, counts: Counts) -> float:
+    arithmetic = counts["fmla"] + counts["arithmetic"]
+    total = arithmetic / target.multiply_adds + (counts["instructions"] - arithmetic) / ISSUED
+    return total + sum(price * counts[kind] for kind, price in PENALTIES.items())
+
+
+class Simulated:
+    """Measures candidates for one target on one simulated core (`tuner.Measurer`)."""
+
+    def __init__(self, target: Target):
+        self.target = target
+        caches = target.l1, target.l2, target.l3
+        self.hardware = Hardware(f"simulated {target.cpu}", target.cpu, target.features, 1, *caches)
+        self.spans = Spans()
+        self.idle: tuple[int, ...] = ()
+        self._folder = tempfile.TemporaryDirectory(prefix="burnish-")
+        self.folder = Path(self._folder.name)
+
+    @cached_property
+    def emulation(self) -> Emulation:
+        return Emulation(self.target, self.folder, caches=True)
+
+    def __call__(
+        self, candidates: Sequence[Candidate], alone: bool = False
+    ) -> Generator[tuple[int, Measurement], None, None]:
+        """(position, measurement) of each in turn, each in a process of its own."""
+        for position, candidate in enumerate(candidates):
+            self.emulation  # noqa: B018  made once, here
+            operands(candidate.task)  # the same for all configs of a task
+            child = Child(partial(self._report, candidate), seconds=TIME_LIMIT, memory=memory_limit())
+            while not child.over():
+                Child.wait([child])
+            ending = child.end()
+            self.spans.add(ending.seconds)
+            yield position, _measurement(ending)
+
+    def _report(self, candidate: Candidate, send: Send) -> None:
+        result = self.measure(candidate)
+        send(asdict(replace(result, kernel=None)))
+
+    def measure(self, candidate: Candidate) -> Measurement:
+        """Builds, checks and counts a candidate in this process."""
+        started = time.monotonic()
+        built = build(candidate.task, Recorder(candidate.config))
+        building = time.monotonic() - started
+        if isinstance(built, Measurement):
+            return replace(built, building=building)
+        try:
+            result = self._run(candidate.task, built)
+        except BurnishError as error:
+            result = Measurement.failed("run", str(error), built.config)
+        return replace(result, building=building, running=time.monotonic() - started - building)
+
+    def _run(self, task: KernelTask, built: Built) -> Measurement:
+        given = operands(task)
+        plan, weights = plan_of(task.target, built, given, 1, cold=False)
+        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+            program, inputs, outputs = (Path(name, part) for part in ("program", "inputs", "outputs"))
+            objects = [built.kernel.object, touching(task.target).object]
+            link_module(
+                objects, encode(plan), weights.data, plan.kernels, program, "program", task.target.arch
+            )
+            inputs.write_bytes(
+                b"".join(a.tobytes() for n, a in enumerate(given.arrays) if n not in given.weights)
+            )
+            none, one = (self.emulation.count([program, inputs, outputs, 1, runs]) for runs in (0, 1))
+            made = np.fromfile(outputs, np.uint8)
+        ends = np.cumsum([type.nbytes for type in given.outputs])[:-1]
+        arrays = [part.view(t.dtype.numpy) for part, t in zip(np.split(made, ends), given.outputs)]
+        if wrong := given.error(arrays):
+            return Measurement.failed("wrong", wrong, built.config)
+        spent = cycles(task.target, {kind: one[kind] - none[kind] for kind in one})
+        return Measurement(spent / CLOCK, 0.0, 1, config=built.config)
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+def _measurement(ending: Ending) -> Measurement:
+    if not ending.messages:
+        return Measurement.failed(ending.error, ending.detail)
+    data: Any = ending.messages[0]
+    return Measurement(
+        **{**data, "config": {knob: tuples(answer) for knob, answer in data["config"].items()}}
+    )
