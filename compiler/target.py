@@ -11,6 +11,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..errors import InputError
+from .opencl_device import find_device
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -125,7 +126,9 @@ TARGETS: dict[str, Target] = {
         _cuda("cuda-sm90", "sm_90", 132, 256 * KIB, 50 * MIB),
     )
 }
-"""The targets that can be named; `host` is the best of them with this machine's caches."""
+"""The targets that can be named; `host` is the best of them with this machine's caches, `opencl`
+gets the limits of its device.
+"""
 
 
 def get_target(name: str | Target) -> Target:
@@ -134,6 +137,8 @@ def get_target(name: str | Target) -> Target:
         return name
     if name == "host":
         return host()
+    if name == "opencl":
+        return this_opencl()
     if name not in TARGETS:
         raise InputError(f"unknown target {name!r}; known: host, {', '.join(TARGETS)}")
     return TARGETS[name]
@@ -151,6 +156,17 @@ def host() -> Target:
     best = max(fitting, key=lambda t: (t.vector_bits, len(t.features)))
     caches: dict[str, Any] = {f"l{level}": size for level, size in _caches().items()}
     return replace(best, name="host", cpu=llvm.get_host_cpu_name(), **caches)
+
+
+@lru_cache(maxsize=1)
+def this_opencl() -> Target:
+    """`opencl` with the limits of this machine's device, if there is one."""
+    generic, device = TARGETS["opencl"], find_device()
+    if device is None or generic.gpu is None:
+        return generic
+    threads, shared = min(device.block_threads, 256), min(device.shared, 64 * KIB)
+    gpu = replace(generic.gpu, units=device.units, block_threads=threads, shared=shared)
+    return replace(generic, cpu=device.name, gpu=gpu)
 
 
 def runs_here(target: Target) -> bool:

@@ -64,7 +64,7 @@ class Cuda(Dialect):
             else f"const {memory_type(b.dtype)} *__restrict__ {identifier(b.name)}"
             for b in buffers
         ]
-        head = f'extern "C" __global__ void __launch_bounds__({threads}) {symbol}'
+        head = f'extern "C" __global__ void __launch_bounds__({threads}, 1) {symbol}'
         lines = [f"{head}({', '.join([*operands, 'int *errors', 'unsigned step'])}) {{"]
         return "\n".join([*lines, *(["  int *error = errors + step;"] * reports)])
 

@@ -13,7 +13,7 @@ from burnish.compiler.ir import scalar as s
 from burnish.compiler.ir.loops import Buffer, Program, Store
 from burnish.compiler.ir.scalar import Load, Var
 from burnish.compiler.ir.types import F32
-from burnish.compiler.target import get_target
+from burnish.compiler.target import TARGETS
 from burnish.compiler.templates.gpu.common import spread
 
 from ..ops.case import Case
@@ -37,7 +37,7 @@ def small_cases(words: list[str]) -> list[Case]:
 def stray() -> None:
     x, y = Buffer("x", F32, (8,)), Buffer("y", F32, (8,))
     body = spread([("i", 8)], 8, [Store("y", (Var("i"),), Load("x", (s.binary("add", Var("i"), 1),), F32))])
-    kernels = Kernels([Program("stray", (x, y), (body,))], get_target("opencl"))
+    kernels = Kernels([Program("stray", (x, y), (body,))], TARGETS["opencl"])
     kernels.run("stray", [np.zeros(8, np.float32)])
 
 
@@ -45,4 +45,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["stray"]:
         stray()
     else:
-        check_all(small_cases(sys.argv[1:]), get_target("opencl"))
+        check_all(small_cases(sys.argv[1:]), TARGETS["opencl"])

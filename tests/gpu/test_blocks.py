@@ -10,7 +10,7 @@ from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.ops.normalization import LayerNormalization
 from burnish.compiler.ops.pool import GlobalAveragePool
 from burnish.compiler.ops.reduction import ArgReduce, Reduce, Softmax
-from burnish.compiler.target import get_target
+from burnish.compiler.target import TARGETS
 
 from ..ops.case import Case
 from .cases import Drawn, check_all, check_meaning
@@ -40,16 +40,16 @@ CASES = [
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.op.name)
 def test_the_loops_mean_the_reduction(case):
-    check_meaning(case, get_target("opencl"), "blocks")
+    check_meaning(case, TARGETS["opencl"], "blocks")
 
 
 def test_awkward_shapes(opencl):
-    check_all(CASES, get_target("opencl"))
+    check_all(CASES, TARGETS["opencl"])
 
 
 def test_drawn_configs(opencl):
     rng = Random(1)
-    check_all(CASES[3::3], get_target("opencl"), lambda: Drawn(rng))
+    check_all(CASES[3::3], TARGETS["opencl"], lambda: Drawn(rng))
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
@@ -58,4 +58,4 @@ def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
 
 
 if __name__ == "__main__":
-    check_all([SMALL[0], CASES[5], CASES[11]], get_target("opencl"))
+    check_all([SMALL[0], CASES[5], CASES[11]], TARGETS["opencl"])

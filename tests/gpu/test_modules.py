@@ -15,6 +15,7 @@ import pytest
 from burnish.compiler.codegen import device_code
 from burnish.compiler.codegen.kernel_code import Launch
 from burnish.compiler.ir.plan import encode
+from burnish.compiler.target import get_target
 from burnish.errors import InternalError, RunError, ToolError
 from burnish.models import zoo
 from burnish.runtime.binding import device_module_from_memory
@@ -162,3 +163,15 @@ def test_damaged_code_is_refused(digits):
     for size in (0, 8, 55, len(good) - 1):
         with pytest.raises((InternalError, ToolError)):
             device_module_from_memory(plan, DeviceCode("opencl", good[:size]), weights)
+
+
+def test_the_target_has_the_limits_of_the_device(opencl):
+    target = get_target("opencl")
+    assert target.cpu == opencl and target.gpu is not None
+    assert target.gpu.units >= 1 and 1 <= target.gpu.block_threads <= 256
+
+
+def test_without_a_driver_the_target_is_what_any_device_has():
+    code = "from burnish.compiler.target import *; assert get_target('opencl') == TARGETS['opencl']"
+    environment = {**os.environ, "OCL_ICD_VENDORS": "/nonexistent"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)

@@ -9,7 +9,7 @@ import pytest
 from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import Einsum, MatMul
-from burnish.compiler.target import get_target
+from burnish.compiler.target import TARGETS
 from burnish.compiler.templates.gpu.tiles import params
 from burnish.graph_passes.make_tasks import task_of
 
@@ -40,17 +40,17 @@ CASES = [
 @pytest.mark.parametrize("target", ["opencl", "mali-t860"])
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.op.name)
 def test_the_loops_mean_the_product(case, target):
-    check_meaning(case, get_target(target), "tiles")
+    check_meaning(case, TARGETS[target], "tiles")
 
 
 @pytest.mark.parametrize("target", ["opencl", "mali-t860"])
 def test_awkward_shapes(opencl, target):
-    check_all(CASES, get_target(target))
+    check_all(CASES, TARGETS[target])
 
 
 def test_drawn_configs(opencl):
     rng = random.Random(1)
-    check_all(CASES[::2], get_target("opencl"), lambda: Drawn(rng))
+    check_all(CASES[::2], TARGETS["opencl"], lambda: Drawn(rng))
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
@@ -63,8 +63,8 @@ def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
 def test_the_default_stays_within_the_targets_limits(size, target):
     m, n, k = size
     graph = build_graph(Case(MatMul(), (f"f32[{m},{k}]", f"f32[{k},{n}]")))
-    gpu = get_target(target).gpu
-    p = params(task_of(graph, graph.nodes[0], get_target(target), 1), DefaultConfig())
+    gpu = TARGETS[target].gpu
+    p = params(task_of(graph, graph.nodes[0], TARGETS[target], 1), DefaultConfig())
     rows, columns = p.tile.block
     elements = p.tile.elements[0] * p.tile.elements[1]
     assert p.tile.threads[0] * p.tile.threads[1] <= gpu.block_threads
@@ -74,4 +74,4 @@ def test_the_default_stays_within_the_targets_limits(size, target):
 
 
 if __name__ == "__main__":
-    check_all([SMALL[0], CASES[7]], get_target("opencl"))
+    check_all([SMALL[0], CASES[7]], TARGETS["opencl"])

@@ -21,7 +21,17 @@ MAY_IMPORT = {
 """Folders, and which others they may import besides the leaves and themselves. Everything else in the package
 (pipeline, cli, commands, …) stands above them: it may import all of it, and none of it may import back."""
 
-COMPILER = ("codegen", "lower", "templates", "schedule", "kernel_task", "ops", "ir", "target")
+COMPILER = (
+    "codegen",
+    "lower",
+    "templates",
+    "schedule",
+    "kernel_task",
+    "ops",
+    "ir",
+    "target",
+    "opencl_device",
+)
 """Parts of compiler/: each may import itself and those that stand to its right."""
 
 TYPES_ONLY = {("compiler.ir.graph", "compiler.ops.base")}

@@ -31,6 +31,9 @@ Epilogue = Callable[[Expr], Body]
 
 ROW, COLUMN, BATCH = "block_y", "block_x", "block_z"
 THREADS = 256
+SHORTEST_PART = 32  # terms of a sum that is split
+MOVED = 8.0  # multiply-adds that a unit could do while an element comes from the last cache
+WARPS = 8  # that keep a unit busy
 SMALLEST = 256  # multiply-adds, below which a thread an element is as good
 _SHAPES = ((8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 4), (4, 1), (1, 2), (1, 1))
 _GRIDS = ((16, 16), (8, 32), (8, 16), (16, 8), (4, 32), (8, 8), (4, 16), (2, 32), (4, 8), (2, 16), (1, 32))
@@ -71,13 +74,12 @@ def params(task: KernelTask, cfg: Config) -> Params:
     shared = cfg.choose("shared", (True, False) if gpu.shared else (False,), gpu.shared > 0)
     ranked = ranked_tiles(p, gpu, shared)
     tile = Tile(*cfg.choose("tile", tuple((t.threads, t.elements) for t in ranked), _pair(ranked[0])))
-    k = p.sizes[3]
     depths = [d for d in (4, 8, 16, 32) if fits_shared(p, tile, d, gpu)] if shared else [1]
     depth = cfg.choose("depth", depths, max(d for d in depths if d <= 16))
     lanes = [n for n in (1, 2, 4) if tile.elements[1] % n == 0]
     lane = cfg.choose("lane", lanes, lanes[-1] if shared else 1)
-    parts = [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or k // n >= 2 * depth]
-    return Params(tile, shared, depth, lane, cfg.choose("parts", parts, best_parts(p, tile, gpu, parts)))
+    parts = cfg.choose("parts", parts_of(p), best_parts(p, tile, gpu))
+    return Params(tile, shared, depth, lane, parts)
 
 
 def _pair(tile: Tile) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -122,12 +124,12 @@ def added_up(product: Product, parts: Buffer) -> list[Stage]:
 def ranked_tiles(p: Product, gpu: Gpu, shared: bool) -> list[Tile]:
     """The tiles that fit the GPU, those with the least predicted time first."""
     found = [Tile(g, e) for g in _GRIDS for e in _SHAPES if fits(p, Tile(g, e), gpu, shared)]
-    return sorted(found, key=lambda t: predicted_time(p, t, gpu))
+    return sorted(found, key=lambda t: predicted_time(p, t, gpu, best_parts(p, t, gpu)))
 
 
 def fits(p: Product, tile: Tile, gpu: Gpu, shared: bool) -> bool:
     rows, columns = tile.elements
-    registers = rows * columns + rows + columns + 16
+    registers = (rows * columns + rows + columns) * -(-p.group[0].dtype.bytes // 4) + 16
     enough = tile.threads[0] * tile.threads[1] <= min(gpu.block_threads, THREADS)
     return enough and registers <= gpu.registers and (not shared or fits_shared(p, tile, 4, gpu))
 
@@ -138,26 +140,28 @@ def fits_shared(p: Product, tile: Tile, depth: int, gpu: Gpu) -> bool:
     return sum(tile.block) * depth * width <= gpu.shared and all(b * depth >= threads for b in tile.block)
 
 
-def best_parts(p: Product, tile: Tile, gpu: Gpu, options: list[int]) -> int:
-    """The fewest that give every unit two blocks."""
-    return next((n for n in options if blocks(p, tile) * n >= 2 * gpu.units), options[-1])
+def parts_of(p: Product) -> list[int]:
+    """In how many parts the sum may be split."""
+    return [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or p.sizes[3] // n >= SHORTEST_PART]
 
 
-def blocks(p: Product, tile: Tile) -> int:
-    z, m, n, _ = p.sizes
-    return z * -(-m // tile.block[0]) * -(-n // tile.block[1])
+def best_parts(p: Product, tile: Tile, gpu: Gpu) -> int:
+    return min(parts_of(p), key=lambda n: predicted_time(p, tile, gpu, n))
 
 
-def predicted_time(p: Product, tile: Tile, gpu: Gpu) -> float:
-    """In multiply-adds of a unit: whole blocks, split to fill the GPU, and shared memory's reads."""
-    options = [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or p.sizes[3] // n >= 32]
-    parts = best_parts(p, tile, gpu, options)
-    rows, columns = tile.elements
-    each = tile.block[0] * tile.block[1] * p.sizes[3] / parts * (1 + 1 / rows + 1 / columns)
-    waves = -(-blocks(p, tile) * parts // gpu.units)
-    threads = tile.threads[0] * tile.threads[1]
-    idle = max(1.0, 4 * gpu.warp / threads)  # too few threads to hide each other's waits
-    return waves * each * idle * (1.1 if parts > 1 else 1.0)
+def predicted_time(p: Product, tile: Tile, gpu: Gpu, parts: int) -> float:
+    """In multiply-adds of a unit: as many rounds of whole blocks as its share. A block computes, reads shared
+    memory, and takes the factors from global memory; parts of sums go there and come back.
+    """
+    z, m, n, k = p.sizes
+    (rows, columns), threads = tile.elements, tile.threads[0] * tile.threads[1]
+    area = tile.block[0] * tile.block[1]
+    term = area * (1 + 1 / rows + 1 / columns) + MOVED * sum(tile.block)
+    each = term * k / parts + (2 * MOVED * area if parts > 1 else 0)
+    blocks = z * -(-m // tile.block[0]) * -(-n // tile.block[1]) * parts
+    resident = threads * min(4.0, max(1.0, blocks / gpu.units))
+    waiting = max(1.0, WARPS * gpu.warp / resident)  # too few threads to hide each other's waits
+    return -(-blocks // gpu.units) * each * waiting
 
 
 # --- the kernel -----------------------------------------------------------------------------------------
