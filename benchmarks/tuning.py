@@ -2,7 +2,7 @@
 
     python benchmarks/tuning.py                         C1 to C12, 400 trials each; then transfer
     python benchmarks/tuning.py --workloads c2,c9 --seeds 1 --trials 100 --no-transfer
-    python benchmarks/tuning.py --report                only what is in the records: no measuring
+    python benchmarks/tuning.py --report --courses FILE         what is in a file of courses: no measuring
 
 The task is the direct convolution on channels in blocks; its weights and image are in the caches as after an
 earlier run, and what converts layouts is no part of it. All strategies draw from one space and are told the
@@ -71,6 +71,7 @@ class Run:
     fastest: tuple[Point, ...]
     thinking: float
     best: float
+    machine: str = ""
 
     def speed(self, work: int) -> float:
         """GFLOP/s."""
@@ -102,6 +103,12 @@ class Finished:
             f.write("\n" + json.dumps(asdict(run)))  # in front: a line that was torn stays alone
         self._take(run)
 
+    def latest(self, trials: int) -> list[Run]:
+        """Of each workload those runs that are of the same version as the last one: others do not compare."""
+        runs = [r for r in self.runs.values() if r.trials == trials]
+        versions = {r.workload: r.version for r in runs}
+        return [r for r in runs if r.version == versions[r.workload]]
+
 
 def version() -> str:
     """Changes with the compiler and with what searches: courses of different versions do not compare."""
@@ -110,6 +117,11 @@ def version() -> str:
     for path in sorted(folder.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def rounded(seconds: float | None) -> float | None:
+    """To four digits: files of courses are kept."""
+    return None if seconds is None else float(f"{seconds:.4g}")
 
 
 # --- running ---------------------------------------------------------------------------------------------
@@ -142,8 +154,9 @@ def run_courses(
         best = min((again[p] for p in course.fastest(CONFIRMED)), default=math.inf)
         finished.add(
             Run(
-                *(task.digest, name, how, seed, trials, version(), tuple(course.times)),
-                *(tuple(course.fastest(CONFIRMED)), course.thinking, best),
+                *(task.digest, name, how, seed, trials, version(), tuple(map(rounded, course.times))),
+                *(tuple(course.fastest(CONFIRMED)), rounded(course.thinking), rounded(best)),
+                describe_machine().describe(),
             )
         )
 
@@ -335,6 +348,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="of each workload (default: 3 of c2, c5, c9, c12, else 1)")
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--records", type=Path, default=cache_dir() / "benchmark-tuning.jsonl")
+    parser.add_argument("--courses", type=Path, help="finished courses (default: beside the records)")
     parser.add_argument("--pictures", type=Path, help="folder for the curves as PNG (needs matplotlib)")
     parser.add_argument("--no-transfer", action="store_true", help="leave out the experiment on transfer")
     parser.add_argument("--report", action="store_true", help="measure nothing")
@@ -349,7 +363,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str], **measuring: Any) -> int:
     options = parse(arguments)
     options.records.parent.mkdir(parents=True, exist_ok=True)
-    finished = Finished(options.records.with_suffix(".courses"))
+    finished = Finished(options.courses or options.records.with_suffix(".courses"))
     started = time.monotonic()
     if not options.report:
         times = Times(Records(options.records, shipped=False), **measuring)
@@ -368,10 +382,11 @@ def main(arguments: Sequence[str], **measuring: Any) -> int:
 
 
 def report(options: argparse.Namespace, finished: Finished) -> None:
-    runs = [r for r in finished.runs.values() if r.trials == options.trials and r.version == version()]
+    runs = finished.latest(options.trials)
     own = [r for r in runs if r.workload in options.workloads and r.strategy in options.strategies]
     carried = [r for r in runs if r.strategy in (SCRATCH, TRANSFER)]
-    print(f"{describe_machine().describe()}; one thread, {options.trials} trials\n")
+    machines = "; ".join(sorted({r.machine for r in runs}))
+    print(f"{machines or describe_machine().describe()}; one thread, {options.trials} trials\n")
     print(comparison(own, options.strategies))
     if carried and not options.no_transfer:
         print(f"\nTrained on {', '.join(SOURCES)}:\n\n{transferred(carried)}")
