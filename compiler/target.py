@@ -153,9 +153,10 @@ def host() -> Target:
             "this CPU lacks SSE4.2 or NEON: Burnish has no target for it; "
             "compile with --target for another machine"
         )
-    best = max(fitting, key=lambda t: (t.vector_bits, len(t.features)))
+    cpu = llvm.get_host_cpu_name()
+    best = max(fitting, key=lambda t: (t.vector_bits, len(t.features), t.cpu == cpu))
     caches: dict[str, Any] = {f"l{level}": size for level, size in _caches().items()}
-    return replace(best, name="host", cpu=llvm.get_host_cpu_name(), **caches)
+    return replace(best, name="host", cpu=cpu, **caches)
 
 
 @lru_cache(maxsize=1)
