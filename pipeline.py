@@ -13,7 +13,7 @@ from .compiler.ir.graph import Graph
 from .compiler.kernel_task import Config, KernelTask
 from .compiler.target import Target, get_target, host_threads, runs_here
 from .debug import Log
-from .errors import InfeasibleError, InputError
+from .errors import InfeasibleError, InputError, UnsupportedError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
 from .graph_passes.assign_layouts import assign_layouts
@@ -129,7 +129,7 @@ def passes(
     """The passes over the graph by name, in order."""
 
     def plan(graph: Graph) -> Graph:
-        if target.gpu:
+        if target.gpu and costs is predict:  # all plain: there is nothing to choose yet
             return graph
         return assign_layouts(graph, target, threads, costs(graph, target, threads, options), options)
 
@@ -173,7 +173,12 @@ def price(
     """Costs of a fused graph's plans from `records` (a file; default: the user's own).
 
     What they do not say is measured on this machine, once, and remembered; or else predicted.
+    UnsupportedError for GPUs.
     """
+    if target.gpu:
+        raise UnsupportedError(
+            f"target {target.name}: GPUs have no plan to choose and nothing is measured yet"
+        )
     if measure and not runs_here(target):
         raise InputError(
             f"target {target.name} does not run on this machine, so nothing can be measured for it"
