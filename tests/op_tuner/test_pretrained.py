@@ -9,6 +9,7 @@ from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.target import get_target, host
 from burnish.errors import InputError
 from burnish.op_tuner import features, pretrained
+from burnish.op_tuner.isolate import Local
 from burnish.op_tuner.learner import Learner
 from burnish.op_tuner.pretrained import (
     About,
@@ -147,6 +148,9 @@ def test_a_tuner_begins_with_it(tmp_path):
 
     wanted = [Wanted(task, 1, 1)]
     records = Records(tmp_path / "r.jsonl", shipped=False)
+    measure = Local(1)
+    measure.idle = frozenset()  # else another process would be asked
     for prior in (None, Prior()):
-        Tuner(wanted, records, threads=1, prior=prior).tasks[0].strategy.propose(2)
+        tuner = Tuner(wanted, records, threads=1, prior=prior, measure=measure)
+        tuner.tasks[0].strategy.propose(2)
         assert bool(asked) == (prior is not None)
