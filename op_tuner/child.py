@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -144,6 +145,24 @@ def interrupts_later() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if came:
         before(*came[0])
+
+
+def begin_server(serve: Callable[[Connection], None]) -> tuple[int, Connection]:
+    """A child that answers on its end of a pipe until it is killed or its parent ends: (pid, our end)."""
+    stream, theirs = Pipe()
+    parent = os.getpid()
+    with theirs, interrupts_later():
+        pid = os.fork()
+        if pid == 0:
+            try:
+                stream.close()
+                end_with_parent(parent)
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                serve(theirs)
+            finally:
+                os._exit(0)
+    return pid, stream
 
 
 def memory_limit() -> int:

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import BurnishError, InternalError
-from .child import end_with_parent, interrupts_later
+from .child import begin_server
 from .cores import pin
 from .search import Random
 from .space import Point
@@ -94,22 +94,26 @@ class Chooser:
         self._answers, self._asked = {}, set()
 
     def _start(self) -> None:
-        self._stream, theirs = Pipe()
-        parent = os.getpid()
-        with theirs, interrupts_later():
-            self._pid = os.fork()
-            if self._pid == 0:
-                try:
-                    self._stream.close()
-                    end_with_parent(parent)
-                    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
-                    pin(self._cpus)
-                    os.nice(POLITE)
-                    _serve(theirs, self._make)
-                finally:
-                    os._exit(0)
+        self._pid, self._stream = begin_server(self._serve)
         for message in self._told:
             self._send(message)
+
+    def _serve(self, stream: Connection) -> None:
+        """In the process."""
+        pin(self._cpus)
+        os.nice(POLITE)
+        strategies: dict[int, Random] = {}
+        while True:
+            try:
+                what, number, message = stream.recv()
+            except EOFError:
+                return
+            if what == "begin":
+                strategies[number] = self._make(message)
+            elif what == "tell":
+                strategies[number].tell(*message)
+            else:
+                stream.send((number, _choose(strategies[number], message)))
 
     def _send(self, message: tuple[str, int, object]) -> None:
         with suppress(OSError):  # that it has ended is heard when an answer is missing
@@ -141,21 +145,6 @@ class Elsewhere:
     def expected(self, points: Sequence[Point]) -> list[float] | None:
         """Of what was proposed last."""
         return [self._scores[p] for p in points] if all(p in self._scores for p in points) else None
-
-
-def _serve(stream: Connection, make: Make) -> None:
-    strategies: dict[int, Random] = {}
-    while True:
-        try:
-            what, number, message = stream.recv()
-        except EOFError:
-            return
-        if what == "begin":
-            strategies[number] = make(message)
-        elif what == "tell":
-            strategies[number].tell(*message)
-        else:
-            stream.send((number, _choose(strategies[number], message)))
 
 
 def _choose(strategy: Random, count: int) -> Choice | BurnishError:

@@ -10,12 +10,12 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any
 
 from ..errors import BurnishError, InputError, RunError
-from .child import end_with_parent
+from .child import begin_server
 from .costs import made_by
 from .hardware import Hardware, this_hardware
 from .isolate import Candidate, Local
@@ -65,18 +65,8 @@ class Server:
     """The measuring process, seen from the worker. Threads may call it; it does one thing after the other."""
 
     def __init__(self) -> None:
-        self._stream, theirs = Pipe()
         self._lock = Lock()
-        parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                self._stream.close()
-                end_with_parent(parent)
-                _serve(theirs)
-            finally:
-                os._exit(0)
-        theirs.close()
+        self.pid, self._stream = begin_server(_serve)
 
     def measure(self, request: Request) -> Answer:
         """InputError and others as `Local` raises them; RunError if the process has ended."""
@@ -96,8 +86,6 @@ class Server:
 
 
 def _serve(stream: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     while True:
         try:
             request = stream.recv()
