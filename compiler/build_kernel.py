@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .codegen import cuda, llvm, opencl
+from .codegen import c_like, cuda, llvm, opencl
 from .codegen.kernel_code import KernelCode, Step
 from .ir.loops import Program
 from .kernel_task import Config, KernelTask
@@ -47,10 +47,12 @@ def assemble(program: Program, target: Target) -> Kernel:
 
 def generate(program: Program, target: Target) -> KernelCode:
     """LLVM IR, or source in the language of a GPU."""
-    return _SOURCES[target.gpu.language](program, target) if target.gpu else llvm.generate(program, target)
+    if target.gpu is None:
+        return llvm.generate(program, target)
+    return c_like.generate(program, target, _DIALECTS[target.gpu.language])
 
 
-_SOURCES = {"opencl": opencl.generate, "cuda": cuda.generate}
+_DIALECTS = {dialect.name: dialect for dialect in (opencl.DIALECT, cuda.DIALECT)}
 
 
 def _kernel(program: Program, code: KernelCode, data: bytes) -> Kernel:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..ir.loops import Buffer, Program
+from ..ir.loops import Buffer
 from ..ir.types import DType
-from ..target import Target
-from . import c_like
 from .c_dialect import Dialect, identifier, memory_type, value_type
-from .kernel_code import KernelCode
 
 _TYPES = {
     "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",
@@ -94,8 +91,3 @@ DIALECT = Cuda(
     thread_index=("(int)threadIdx.x", "(int)threadIdx.y", "(int)threadIdx.z"),
     barrier="__syncthreads();",
 )
-
-
-def generate(program: Program, target: Target) -> KernelCode:
-    """CUDA C++ of all steps of a lowered program, without the prelude."""
-    return c_like.generate(program, target, DIALECT)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..ir.loops import Buffer, Program
+from ..ir.loops import Buffer
 from ..ir.types import DType
-from ..target import Target
-from . import c_like
 from .c_dialect import Dialect, identifier, memory_type, value_type
-from .kernel_code import KernelCode
 
 _TYPES = {
     "i8": "char", "u8": "uchar", "i16": "short", "u16": "ushort", "i32": "int", "u32": "uint", "i64": "long",
@@ -73,8 +70,3 @@ DIALECT = OpenCL(
     thread_index=("(int)get_local_id(0)", "(int)get_local_id(1)", "(int)get_local_id(2)"),
     barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
 )
-
-
-def generate(program: Program, target: Target) -> KernelCode:
-    """OpenCL C of all steps of a lowered program, without the prelude."""
-    return c_like.generate(program, target, DIALECT)
