@@ -59,7 +59,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Loops:
-    """Around that. A line's innermost axis is cut into `piece` vectors a task, 0 where it is not."""
+    """Around that. A line's innermost axis is cut into pieces of so many turns, 0 where it is not."""
 
     cuts: dict[str, int]  # loop → iterations of a cache block
     order: tuple[str, ...]
@@ -96,10 +96,7 @@ def _choices(
     outer = {a.name: a.extent for a in st.axes if a.name not in (plan.square, st.axes[-1].name)}
     outer |= {f"{a}_o": -(-_extent(st, a) // plan.lanes) for a in (plan.square, st.axes[-1].name)}
     cuts = cache_blocks(cfg, f"block{name}", outer, tuple(outer))
-    extents = {**{f"{lp}_b": outer[lp] // n for lp, n in cuts.items()}, **outer, **cuts}
-    blocks = loop_order(cfg, f"order_of_blocks{name}", [f"{lp}_b" for lp in cuts])
-    order = (*blocks, *whole_order(cfg, f"order{name}", {lp: extents[lp] for lp in outer}))
-    return plan, Loops(cuts, order, _tasks(order[:-1], extents, math.prod(st.shape), name, task, cfg))
+    return plan, _ordered(st, outer, cuts, 0, name, task, cfg)
 
 
 def _line_loops(st: Stage, plan: Plan, name: str, task: KernelTask, cfg: Config) -> Loops:
@@ -111,12 +108,31 @@ def _line_loops(st: Stage, plan: Plan, name: str, task: KernelTask, cfg: Config)
     pieces = min(blocks, -(-wanted // lines))
     piece = choose(cfg, f"piece{name}", divisors(blocks), -(-blocks // max(pieces, 1)))
     pieces = -(-blocks // piece)
-    order = whole_order(cfg, f"order{name}", outer)
-    extents = {**outer, f"{last.name}_t": pieces}
-    if pieces > 1:
-        order = (*order, f"{last.name}_t")
-    tasks = _tasks(order, extents, lines * last.extent, name, task, cfg)
-    return Loops({}, order, tasks, piece if pieces > 1 else 0)
+    cuts = cache_blocks(cfg, f"block{name}", outer, tuple(outer))
+    within = (
+        {f"{last.name}_t": pieces, f"{last.name}_s_o": piece} if pieces > 1 else {f"{last.name}_o": blocks}
+    )
+    return _ordered(st, {**outer, **within}, cuts, piece if pieces > 1 else 0, name, task, cfg)
+
+
+def _ordered(
+    st: Stage,
+    loops: dict[str, int],
+    cuts: dict[str, int],
+    piece: int,
+    name: str,
+    task: KernelTask,
+    cfg: Config,
+) -> Loops:
+    """The order of the loops around what goes through registers: those over blocks, then the others."""
+    extents = {**loops, **{f"{lp}_b": loops[lp] // n for lp, n in cuts.items()}, **cuts}
+    blocks = loop_order(cfg, f"order_of_blocks{name}", [f"{lp}_b" for lp in cuts])
+    last = st.axes[-1].name
+    inside = whole_order(
+        cfg, f"order{name}", {lp: extents[lp] for lp in loops}, [(f"{last}_t", f"{last}_s_o")]
+    )
+    order = (*blocks, *inside)
+    return Loops(cuts, order, _tasks(order[:-1], extents, math.prod(st.shape), name, task, cfg), piece)
 
 
 def _tasks(
@@ -204,7 +220,19 @@ def _plans(st: Stage, shapes: Shapes, target: Target) -> tuple[Plan, ...]:
             padded = -(-last.extent // side) * -(-axis.extent // side) * side * side
             found.append((elements * padded * SQUARE_COST, Plan(side, 1, axis.name)))
     found.sort(key=lambda f: f[0])
-    return tuple(plan for _, plan in found)
+    ranked = [plan for _, plan in found]
+    return tuple(dict.fromkeys([*ranked, *(p for plan in ranked for p in _other_widths(plan, last.extent))]))
+
+
+def _other_widths(plan: Plan, extent: int) -> list[Plan]:
+    """The same in vectors, or squares, of half the lanes, and in vectors of twice as many."""
+    half = [replace(plan, lanes=plan.lanes // 2)] if plan.lanes > 2 else []
+    twice = (
+        [replace(plan, lanes=2 * plan.lanes)]
+        if plan.unroll > 1 and 2 * plan.lanes <= min(extent, WIDEST)
+        else []
+    )
+    return [*half, *([] if plan.square else twice)]
 
 
 def _side(st: Stage, axis: str, shapes: Shapes, target: Target) -> int:
@@ -283,8 +311,9 @@ def _line(sch: Schedule, st: Stage, plan: Plan, loops: Loops) -> None:
     sch.split(f"{name}_i", plan.lanes, f"{name}_u", f"{name}_v", within=within)
     sch.annotate("unroll", f"{name}_u", within=within)
     sch.annotate("vector" if plan.lanes > 1 else "unroll", f"{name}_v", within=within)
-    inner = [f"{name}_o", f"{name}_u", f"{name}_v"]
-    sch.reorder(st.name, [*loops.order, *inner])
+    for lp, size in loops.cuts.items():
+        sch.split(lp, size, f"{lp}_b", lp, within=within)
+    sch.reorder(st.name, [*loops.order, f"{name}_u", f"{name}_v"])
     for outer in sch.nest(st.name).loops[: loops.dealt]:
         outer.kind = "parallel"
 

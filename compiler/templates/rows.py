@@ -14,7 +14,7 @@ stage's own best axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..ir import scalar as s
@@ -30,24 +30,32 @@ from ..schedule.schedule import Schedule
 from ..schedule.split_axes import split_divided_axes
 from ..target import Target
 from .access import Shapes, operations, shapes_of, stage_cost, width
-from .choices import choose, dealt_loops, whole_order
+from .choices import choose, dealt_loops, divisors, whole_order
 from .common import prepared
 from .memo import per_task
 from .products import DOT
 from .row_axes import Group, groups_of
 
 ALGORITHMS = (DOT,)
+UNROLLS = (1, 2, 4, 8)
 SMALL_TASK = 256  # elements below which the innermost row loop is no task of its own
 
 
 @dataclass(frozen=True)
-class Params:
-    """By group of stages: the row axis that fills vectors ("": own axes of each stage), vectors in flight."""
+class GroupParams:
+    vector_row: str  # the row axis that fills vectors; "": each stage's own axis does
+    unroll: int  # vectors in flight, of a sum: partial results
+    flight: int  # vectors in flight where nothing is summed
+    order: tuple[str, ...]  # row loops
+    together: int  # iterations of the innermost row loop that are computed at once
+    dealt: int  # of the row loops, how many are tasks
 
-    vector_rows: tuple[str, ...]
-    unroll: tuple[int, ...]
-    order: tuple[tuple[str, ...], ...]  # row loops
-    dealt: tuple[int, ...]  # of these, how many are tasks
+
+@dataclass(frozen=True)
+class Params:
+    """Of each group of stages."""
+
+    groups: tuple[GroupParams, ...]
 
 
 def matches(task: KernelTask) -> bool:
@@ -59,16 +67,32 @@ def matches(task: KernelTask) -> bool:
 
 def params(task: KernelTask, cfg: Config) -> Params:
     expr, groups = _grouped(task)
-    found = []
-    for n, (group, (axes, best, heavy)) in enumerate(zip(groups, _options(task))):
-        row = choose(cfg, f"vector_row{n}", axes, best)
-        unroll = choose(cfg, f"unroll{n}", (1, 2, 4, 8), 2 if heavy else 4)
-        extents = _row_extents(expr, group, row, unroll, task.target)
-        order = whole_order(cfg, f"order{n}", extents)
-        sizes = [extents[lp] for lp in order]
-        default = _tasks(sizes, sum(_elements(expr.stage(name)) for name in group.stages))
-        found.append((row, unroll, order, dealt_loops(cfg, f"tasks{n}", sizes, default, task.threads)))
-    return Params(*map(tuple, zip(*found)))
+    found = [_group_params(task, expr, group, n, cfg) for n, group in enumerate(groups)]
+    return Params(tuple(found))
+
+
+def _group_params(task: KernelTask, expr: TensorExpr, group: Group, n: int, cfg: Config) -> GroupParams:
+    axes, best, heavy, mixed = _options(task)[n]
+    row = choose(cfg, f"vector_row{n}", axes, best)
+    unroll = choose(cfg, f"unroll{n}", UNROLLS, 2 if heavy else 4)
+    flight = choose(cfg, f"flight{n}", UNROLLS if mixed and not row else (unroll,), unroll)
+    extents = _row_extents(expr, group, row, unroll, task.target)
+    order = whole_order(cfg, f"order{n}", extents)
+    together = choose(cfg, f"together{n}", _at_once(extents, order, row, unroll, task.target), 1)
+    sizes = [extents[lp] // (together if lp == order[-1] else 1) for lp in order]
+    default = _tasks(sizes, sum(_elements(expr.stage(name)) for name in group.stages))
+    dealt = dealt_loops(cfg, f"tasks{n}", sizes, default, task.threads)
+    return GroupParams(row, unroll, flight, order, together, dealt)
+
+
+def _at_once(
+    extents: Mapping[str, int], order: Sequence[str], row: str, unroll: int, target: Target
+) -> list[int]:
+    """How many rows may be computed at once: their partial results stay in registers. What all of them read
+    is loaded once, and more sums are under way."""
+    if row or not order:
+        return [1]
+    return [d for d in divisors(extents[order[-1]]) if d * unroll <= target.vector_registers // 2 or d == 1]
 
 
 def _row_extents(expr: TensorExpr, group: Group, row: str, unroll: int, target: Target) -> dict[str, int]:
@@ -92,15 +116,17 @@ def _elements(st: Stage) -> int:
 
 
 @per_task
-def _options(task: KernelTask) -> list[tuple[tuple[str, ...], str, bool]]:
-    """By group: the row axes that may fill vectors, the best of them, whether an element is much work."""
+def _options(task: KernelTask) -> list[tuple[tuple[str, ...], str, bool, bool]]:
+    """By group: the row axes that may fill vectors, the best of them, whether an element is much work, and
+    whether some stages are sums and others none."""
     expr, groups = _grouped(task)
     shapes = shapes_of(expr)
     found = []
     for group in groups:
         costs = {r: _group_cost(expr, group, r, shapes, task.target) for r in ("", *group.rows)}
         heavy = max(operations(expr.stage(name).body) for name in group.stages) > 20
-        found.append((tuple(costs), min(costs, key=lambda r: costs[r]), heavy))
+        sums = {expr.stage(name).reduce is not None for name in group.stages}
+        found.append((tuple(costs), min(costs, key=lambda r: costs[r]), heavy, len(sums) > 1))
     return found
 
 
@@ -109,7 +135,8 @@ def schedule(task: KernelTask, p: Params) -> Program:
     shapes = shapes_of(expr)
     vectors: dict[str, tuple[str, int, int]] = {}  # stage → (axis, lanes, vectors in flight)
     parts: dict[str, list[str]] = {}  # stage → the stages that it was split into
-    for group, row, unroll in zip(groups, p.vector_rows, p.unroll):
+    for group, own in zip(groups, p.groups):
+        row = own.vector_row
         for name in group.stages:
             st = expr.stage(name)
             parts[name] = [name]
@@ -120,7 +147,7 @@ def schedule(task: KernelTask, p: Params) -> Program:
             extent = next(a.extent for a in st.all_axes if a.name == axis)
             if st.reduce and axis not in [a.name for a in st.axes]:
                 known = {x.name for x in expr.stages}
-                total, each = _accumulators(extent, lanes, unroll)
+                total, each = _accumulators(extent, lanes, own.unroll)
                 if total == 1:
                     continue
                 expr = split_reduction(expr, name, axis, total)
@@ -129,12 +156,13 @@ def schedule(task: KernelTask, p: Params) -> Program:
                     vectors[part] = (f"{axis}_l", each, total // each)
             else:
                 lanes = min(lanes, _power_above(extent))
+                unroll = own.unroll if row or st.reduce else own.flight
                 vectors[name] = (axis, lanes, max(1, min(unroll, extent // lanes)))
     sch = Schedule(task.name, expr)
-    for group, row, order, dealt in zip(groups, p.vector_rows, p.order, p.dealt):
+    for group, own in zip(groups, p.groups):
         stages = [x for name in group.stages for x in parts[name]]
-        parent = _build(sch, expr, order, row, stages, vectors)
-        for lp in parent.loops[:dealt]:
+        parent = _build(sch, expr, own, stages, vectors)
+        for lp in parent.loops[: own.dealt]:
             lp.kind = "parallel"
     return sch.program()
 
@@ -213,8 +241,7 @@ def _power_above(n: int) -> int:
 def _build(
     sch: Schedule,
     expr: TensorExpr,
-    rows: Sequence[str],
-    row: str,
+    p: GroupParams,
     stages: Sequence[str],
     vectors: dict[str, tuple[str, int, int]],
 ) -> Nest:
@@ -224,8 +251,15 @@ def _build(
     for name in stages:
         found = [n.label for n in sch.nests if n.label in (name, f"{name}.init", f"{name}.update")]
         for label in found:
-            inner[label] = _vectorise(sch, sch.nest(label), vectors.get(name), row)
+            inner[label] = _vectorise(sch, sch.nest(label), vectors.get(name), p.vector_row)
         labels += found
+    rows = list(p.order)
+    if p.together > 1:
+        last = rows[-1]
+        rows[-1], at_once = f"{last}_o", f"{last}_i"
+        sch.split(last, p.together, rows[-1], at_once, within=labels)
+        sch.annotate("unroll", at_once, within=labels)
+        inner = {label: [at_once, *own] for label, own in inner.items()}
     for label in labels:
         others = [v for v in sch.nest(label).vars if v not in rows and v not in inner[label]]
         sch.reorder(label, [*rows, *others, *inner[label]])

@@ -12,10 +12,10 @@ import pytest
 from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.target import Target, get_target
 from burnish.frontends.onnx.importer import import_onnx
-from burnish.graph_passes.alternatives import alternatives
+from burnish.graph_passes.alternatives import alternatives, decides
 from burnish.graph_passes.task_cost import decided_task
 from burnish.op_tuner.operands import operands
-from burnish.pipeline import optimise
+from burnish.pipeline import kernel_tasks, optimise
 from onnx import helper, numpy_helper
 
 from .forked import run_forked
@@ -110,4 +110,50 @@ def test_recurrences(case: tuple[str, int, int, int, dict[str, object]], target:
     tasks = recurrent_tasks(*case, get_target(target))
     assert {task.algorithm for task in tasks} == {"gang", "single"}
     messages = run_forked(tasks if target == "host" else tasks[:1], partial(check, draws=5), processes=2)
+    assert not any(messages), next(f"{t.algorithm}: {m}" for t, m in zip(tasks, messages) if m)
+
+
+OTHERS: list[tuple[str, list[tuple[int, ...]], dict[str, object]]] = [  # operator, inputs, attributes
+    ("Softmax", [(5, 6, 37)], {}),
+    ("Softmax", [(3, 21, 12)], {"axis": 1}),
+    ("LayerNormalization", [(12, 50), (50,), (50,)], {}),
+    ("LogSoftmax", [(8, 1)], {}),
+    ("ReduceMean", [(4, 6, 7, 9)], {"axes": [0, 2], "keepdims": 0}),
+    ("ReduceMax", [(13, 40)], {"axes": [0]}),
+    ("ArgMax", [(6, 45)], {"axis": 1}),
+    ("Gemm", [(7, 33), (18, 33), (18,)], {"transB": 1}),
+    ("Transpose", [(5, 12, 19)], {"perm": [2, 0, 1]}),
+    ("Transpose", [(6, 10, 9, 64)], {"perm": [0, 2, 1, 3]}),
+    ("Add", [(7, 1, 23), (4, 1)], {}),
+    ("Erf", [(3, 53)], {}),
+    ("Concat", [(4, 9), (4, 14)], {"axis": 1}),
+]
+
+
+def other_tasks(
+    kind: str, shapes: list[tuple[int, ...]], given: dict[str, object], target: Target
+) -> list[KernelTask]:
+    """Of one operator whose operands are no constants, by every algorithm."""
+    names = [f"x{n}" for n in range(len(shapes))]
+    inputs = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in zip(names, shapes)]
+    of = onnx.TensorProto.INT64 if kind == "ArgMax" else onnx.TensorProto.FLOAT
+    node = helper.make_node(kind, names, ["y"], **given)
+    graph = helper.make_graph([node], "other", inputs, [helper.make_tensor_value_info("y", of, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    fused = optimise(import_onnx(model), target, 2, stop_after="fuse")
+    decided = [
+        decided_task(fused, n, d, target, 2)
+        for n in fused.nodes
+        if decides(n)
+        for d in alternatives(fused, n, target.lanes(4))
+    ]
+    return [*decided, *kernel_tasks(fused, target, 2).values()]
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+@pytest.mark.parametrize("case", OTHERS, ids=lambda c: f"{c[0]} {c[1][0]}")
+def test_others(case: tuple[str, list[tuple[int, ...]], dict[str, object]], target: str) -> None:
+    tasks = other_tasks(*case, get_target(target))
+    assert tasks and all(task.algorithm != "loops" for task in tasks)
+    messages = run_forked(tasks if target == "host" else tasks[:1], partial(check, draws=6), processes=2)
     assert not any(messages), next(f"{t.algorithm}: {m}" for t, m in zip(tasks, messages) if m)
