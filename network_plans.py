@@ -14,7 +14,7 @@ from .compiler.target import Target
 from .graph_passes.alternatives import Decision
 from .graph_passes.assign_layouts import apply_plan, memory_of_plans
 from .graph_passes.plan_layout import Cost, LayoutPlan, PlanOptions, plan_layout
-from .graph_passes.predict import PredictedCost
+from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.rivals import rivals
 from .graph_passes.setup import split_setup
 from .graph_passes.task_cost import plan_choices
@@ -48,7 +48,7 @@ class NetworkPlans:
     def __init__(self, graph: Graph, target: Target, threads: int, options: PlanOptions, records: Records):
         self.graph, self.target, self.threads, self.options = graph, target, threads, options
         self.cold = graph.constant_bytes > target.l3  # as `pipeline.price`
-        predicted = PredictedCost(target, threads)
+        predicted = predicted_cost(target, threads)
         copy = partial(conversion_task, target=target, threads=threads)
         self._costs = MeasuredCosts(records, target, threads, measure=False, cold=self.cold)
         self._choices = plan_choices(graph, predicted, options, copy)

@@ -22,7 +22,7 @@ from .graph_passes.fuse import fuse
 from .graph_passes.make_plan import make_plan
 from .graph_passes.make_tasks import task_of
 from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
-from .graph_passes.predict import PredictedCost
+from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.setup import split_setup
 from .graph_passes.simplify import simplify
 from .graph_passes.task_cost import TaskCost, price_graph
@@ -78,6 +78,10 @@ def compile(
     options = PlanOptions(plan, accuracy, memory_limit)
     known = records_path(records, measure)
     machine = get_target(target)
+    if machine.gpu and weights == "compact":
+        raise UnsupportedError(
+            f"target {machine.name}: weights are packed when compiling; expected weights='packed'"
+        )
     workers = 1 if machine.gpu else thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
     costs = partial(price, measure=measure, records=known, progress=progress) if known else predict
@@ -120,7 +124,7 @@ def records_path(records: str | Path | None, measure: bool) -> Path | None:
 
 def predict(graph: Graph, target: Target, threads: int, options: PlanOptions) -> Cost:
     """Costs of a fused graph's plans from the analytic model alone."""
-    return PredictedCost(target, threads)
+    return predicted_cost(target, threads)
 
 
 def passes(
@@ -129,8 +133,6 @@ def passes(
     """The passes over the graph by name, in order."""
 
     def plan(graph: Graph) -> Graph:
-        if target.gpu and costs is predict:  # all plain: there is nothing to choose yet
-            return graph
         return assign_layouts(graph, target, threads, costs(graph, target, threads, options), options)
 
     return {
@@ -173,12 +175,7 @@ def price(
     """Costs of a fused graph's plans from `records` (a file; default: the user's own).
 
     What they do not say is measured on this machine, once, and remembered; or else predicted.
-    UnsupportedError for GPUs.
     """
-    if target.gpu:
-        raise UnsupportedError(
-            f"target {target.name}: GPUs have no plan to choose and nothing is measured yet"
-        )
     if measure and not runs_here(target):
         raise InputError(
             f"target {target.name} does not run on this machine, so nothing can be measured for it"
@@ -186,7 +183,7 @@ def price(
     cold = graph.constant_bytes > target.l3  # else weights are in a cache from one run to the next
     known = MeasuredCosts(records, target, threads, progress, measure=measure, cold=cold)
     copy = partial(conversion_task, target=target, threads=threads)
-    return price_graph(graph, PredictedCost(target, threads), options, known, copy)
+    return price_graph(graph, predicted_cost(target, threads), options, known, copy)
 
 
 def _operations(tasks: Iterable[KernelTask]) -> dict[str, int]:

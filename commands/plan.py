@@ -13,7 +13,7 @@ from ..compiler.target import get_target, host_threads
 from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.assign_layouts import memory_of_plans
 from ..graph_passes.plan_layout import MODES, PlanOptions
-from ..graph_passes.predict import PredictedCost
+from ..graph_passes.predict_gpu import predicted_cost
 from ..pipeline import optimise, price
 from .files import check_writable, megabytes, write_file
 from .options import ACCURACY, MEASURE, MEMORY_LIMIT, RECORDS, THREADS, model_options
@@ -45,7 +45,8 @@ def command(model, target, shapes, dims, threads, plan, accuracy, memory_limit, 
     """
     if html:
         check_writable(html)
-    machine, workers = get_target(target), threads or host_threads()
+    machine = get_target(target)
+    workers = threads or (1 if machine.gpu else host_threads())
     source = find_source(model, dims, only_model=True)
     graph = import_onnx(source.model, shapes=shapes, dims=dims)
     graph = optimise(graph, machine, workers, stop_after="fuse")
@@ -55,7 +56,7 @@ def command(model, target, shapes, dims, threads, plan, accuracy, memory_limit, 
         cost = price(graph, machine, workers, options, **known, progress=progress)
     memory = memory_of_plans(graph, machine, workers)
     title = f"{source.name}, {machine.name}, {workers} thread{'s' * (workers > 1)}"
-    found = report(title, graph, cost, PredictedCost(machine, workers), options, memory)
+    found = report(title, graph, cost, predicted_cost(machine, workers), options, memory)
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=WIDTH)
     console.print(_items(found), soft_wrap=True)

@@ -27,6 +27,9 @@ class Gpu:
     shared: int  # bytes of fast memory that a block may share; 0 where it would be no faster than global
     registers: int  # of 32 bits that one thread may use while enough others run beside it
     fma: bool  # whether a fused multiply-add is as fast as a product
+    rate: float  # multiply-adds of f32 that a unit can do in a second
+    bandwidth: float  # bytes a second from memory
+    launch: float = 5e-6  # seconds from the end of one kernel to the next one's work
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,16 @@ def _arm(
     return Target(cpu, _ARM, cpu, features, 128, 32, l1, l2, l3 or l2, multiply_adds=multiply_adds)
 
 
-def _cuda(name: str, arch: str, units: int, l1: int, l2: int) -> Target:
-    gpu = Gpu("cuda", units, 32, 1024, 48 * KIB, 128, True)
+def _cuda(name: str, arch: str, units: int, l1: int, l2: int, rate: float, bandwidth: float) -> Target:
+    gpu = Gpu("cuda", units, 32, 1024, 48 * KIB, 128, True, rate, bandwidth, 2e-6)
     return Target(name, "", arch, (), 128, gpu.registers, l1, l2, 0, "gpu", gpu=gpu)
+
+
+_ANY_GPU = Gpu("opencl", 8, 16, 256, 32 * KIB, 64, True, 16 * 1e9, 30e9, 10e-6)
+_T860 = Gpu("opencl", 4, 4, 256, 0, 32, False, 8 * 0.65e9, 10e9, 20e-6)
+_G76 = Gpu("opencl", 12, 8, 384, 0, 64, True, 24 * 0.72e9, 25e9, 15e-6)
+_RDNA3 = Gpu("opencl", 48, 32, 1024, 64 * KIB, 128, True, 128 * 2.3e9, 960e9)
+"""Multiply-adds a cycle times the clock, and what the memory of common chips gives."""
 
 
 def _opencl(name: str, cpu: str, gpu: Gpu, l1: int, l2: int, triple: str = "") -> Target:
@@ -118,12 +128,12 @@ TARGETS: dict[str, Target] = {
         _arm("cortex-a72", _ARMV8, 32 * KIB, 1 * MIB, multiply_adds=1.0),
         _arm("cortex-a76", _ARMV82, 64 * KIB, 512 * KIB, 2 * MIB),
         _arm("neoverse-n1", _ARMV82, 64 * KIB, 1 * MIB, 32 * MIB),
-        _opencl("opencl", "generic", Gpu("opencl", 8, 16, 256, 32 * KIB, 64, True), 16 * KIB, 256 * KIB),
-        _opencl("mali-t860", "t860", Gpu("opencl", 4, 4, 256, 0, 32, False), 16 * KIB, 256 * KIB, _ARM),
-        _opencl("mali-g76", "g76", Gpu("opencl", 12, 8, 384, 0, 64, True), 16 * KIB, 1 * MIB, _ARM),
-        _opencl("amd-rdna3", "gfx1100", Gpu("opencl", 48, 32, 1024, 64 * KIB, 128, True), 32 * KIB, 6 * MIB),
-        _cuda("cuda-sm80", "sm_80", 108, 192 * KIB, 40 * MIB),
-        _cuda("cuda-sm90", "sm_90", 132, 256 * KIB, 50 * MIB),
+        _opencl("opencl", "generic", _ANY_GPU, 16 * KIB, 256 * KIB),
+        _opencl("mali-t860", "t860", _T860, 16 * KIB, 256 * KIB, _ARM),
+        _opencl("mali-g76", "g76", _G76, 16 * KIB, 1 * MIB, _ARM),
+        _opencl("amd-rdna3", "gfx1100", _RDNA3, 32 * KIB, 6 * MIB),
+        _cuda("cuda-sm80", "sm_80", 108, 192 * KIB, 40 * MIB, 64 * 1.41e9, 1555e9),
+        _cuda("cuda-sm90", "sm_90", 132, 256 * KIB, 50 * MIB, 128 * 1.75e9, 3350e9),
     )
 }
 """The targets that can be named; `host` is the best of them with this machine's caches, `opencl`

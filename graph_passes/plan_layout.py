@@ -35,7 +35,7 @@ MODES = ("global", "local", "fixed")
 
 
 class Cost(Protocol):
-    """Costs in one unit, whichever it is."""
+    """Costs in one unit, whichever it is; infinite for what the target cannot do."""
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float: ...
 
@@ -175,10 +175,13 @@ class Planner:
 
     def __init__(self, graph: Graph, block: int, cost: Cost, accuracy: float):
         self.graph, self.block, self.cost = graph, block, cost
-        self.options = {n: alternatives(graph, node, block, accuracy) for n, node in enumerate(graph.nodes)}
-        self.costs = {
-            n: np.array([cost.node(graph, graph.nodes[n], d) for d in ds]) for n, ds in self.options.items()
-        }
+        self.options: dict[int, list[Decision]] = {}
+        self.costs: dict[int, np.ndarray] = {}
+        for n, node in enumerate(graph.nodes):
+            priced = [(d, cost.node(graph, node, d)) for d in alternatives(graph, node, block, accuracy)]
+            possible = [p for p in priced if np.isfinite(p[1])] or priced
+            self.options[n] = [d for d, _ in possible]
+            self.costs[n] = np.array([seconds for _, seconds in possible])
         self._packed: dict[int, list[dict[str, int]]] = {}
         self._routes: dict[str, dict[tuple[Layout | None, Layout | None], Conversion]] = {}
 

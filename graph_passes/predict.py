@@ -7,7 +7,7 @@ between machines (docs/performance.md has the figures), so that their balance fo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -63,17 +63,23 @@ class PredictedCost:
     threads: int
 
     @property
+    def model(self) -> str:
+        return MODEL
+
+    @property
     def per_cycle(self) -> float:
         """Multiply-adds of all lanes of a core; one vector where that takes two instructions."""
         multiply_adds = self.target.multiply_adds if self.target.has_fma else 1.0
         return self.target.lanes(4) * multiply_adds
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
-        """0 for operators that the model does not know."""
+        """0 for operators that the model does not know, infinite for what the target has no template for."""
         if not decides(node) or decision.writes == KEPT:  # the second of a pair costs both
             return 0.0
         if decision.reads == KEPT:
             return self._pair(graph, node, decision)
+        if decision.algorithm in ALGORITHMS and ALGORITHMS[decision.algorithm].kind != self.target.kind:
+            return inf
         if decision.reads == decision.writes and joins_in_place(graph, node, decision.reads):
             return 0.0
         op = fused(graph, node)
@@ -95,12 +101,12 @@ class PredictedCost:
         return self._cached(2 * graph.types[value].nbytes, CONVERSION)
 
     def price(self, graph: Graph, node: Node, decision: Decision) -> Price:
-        return Price(self.node(graph, node, decision), "predicted", MODEL)
+        return Price(self.node(graph, node, decision), "predicted", self.model)
 
     def price_conversion(
         self, graph: Graph, value: str, source: Layout | None, target: Layout | None
     ) -> Price:
-        return Price(self.conversion(graph, value, source, target), "predicted", MODEL)
+        return Price(self.conversion(graph, value, source, target), "predicted", self.model)
 
     def _pair(self, graph: Graph, node: Node, decision: Decision) -> float:
         """Both alone, less the value between them, which is neither written nor read from memory."""

@@ -19,7 +19,7 @@ from .make_tasks import task_of
 from .pack_weights import Packer
 from .pairs import KEPT, merged
 from .plan_layout import LayoutPlan, PlanOptions, plan_layout
-from .predict import MODEL, PredictedCost
+from .predict import PredictedCost
 from .views import find_views
 
 HOPELESS = 3.0
@@ -92,7 +92,7 @@ class PlanChoices:
         found = {choice: price for choice, task in self.tasks.items() if (price := known.known(task))}
         working = {outputs for (outputs, _), price in found.items() if isfinite(price.seconds)}
         found = {choice: price for choice, price in found.items() if choice[0] in working}
-        prices = _complete(self.seconds, found)
+        prices = _complete(self.seconds, found, self.predicted.model)
         moves = {key: price for key, task in self.copies.items() if (price := known.known(task))}
         return TaskCost(self.predicted, prices, moves, frozenset(prices.keys() - self.kept_choices))
 
@@ -156,7 +156,9 @@ def _conversions(graph: Graph, block: int) -> list[tuple[TensorType, Layout | No
     return list(found)
 
 
-def _complete(predicted: Mapping[Choice, float], known: Mapping[Choice, Price]) -> dict[Choice, Price]:
+def _complete(
+    predicted: Mapping[Choice, float], known: Mapping[Choice, Price], model: str
+) -> dict[Choice, Price]:
     """What is not known is predicted, in proportion to the best that is known of the same work, both with
     default configs: what nobody has tuned runs with its default one."""
     best: dict[Hashable, Choice] = {}
@@ -167,11 +169,11 @@ def _complete(predicted: Mapping[Choice, float], known: Mapping[Choice, Price]) 
     prices = {**known}
     for choice, seconds in predicted.items():
         if choice not in known:
-            prices[choice] = Price(seconds, "predicted", MODEL)
+            prices[choice] = Price(seconds, "predicted", model)
             if (fastest := best.get(_rivals(choice))) is not None:
                 told = known[fastest]
                 factor = (told.default or told.seconds) / predicted[fastest]
-                prices[choice] = Price(seconds * factor, "scaled", f"{MODEL} × {told.name}", MOST_DOUBT)
+                prices[choice] = Price(seconds * factor, "scaled", f"{model} × {told.name}", MOST_DOUBT)
     return prices
 
 

@@ -5,6 +5,7 @@ y[n, c] = x[n, c // 16, c % 16]  →  y[n, c0, c1] = x[n, c0, c1]     where c = 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ..ir import affine
@@ -28,6 +29,32 @@ def split_divided_axes(expr: TensorExpr, reductions: bool = True) -> TensorExpr:
                 break
         else:
             return expr
+
+
+def order_sums(expr: TensorExpr, tensors: Collection[str]) -> TensorExpr:
+    """Terms of sums in the order in which they lie in one of `tensors`, its blocks as axes of their own.
+
+    Σ[c, k] x[c // 4, k, c % 4]  →  Σ[c0, k, c1] x[c0, k, c1]
+    """
+    stages = []
+    for st in expr.stages:
+        read = next((ld.tensor for ld in s.loads(st.body) if ld.tensor in tensors), None)
+        if read is not None and st.reduce and not st.reduce.op.startswith("arg"):
+            st = _in_order_of(st, read)
+        stages.append(st)
+    return replace(expr, stages=tuple(stages))
+
+
+def _in_order_of(st: Stage, tensor: str) -> Stage:
+    axes = st.axes
+    while (found := _divided(replace(st, axes=()), True)) is not None:
+        st = _split_stage(st, found[0], _pair(st, *found))
+    reduce = st.reduce
+    assert reduce is not None
+    index = next(ld.index for ld in s.loads(st.body) if ld.tensor == tensor)
+    place = {v: n for n, i in enumerate(index) for v in s.variables(i)}
+    ordered = tuple(sorted(reduce.axes, key=lambda a: place.get(a.name, -1)))
+    return replace(st, axes=axes, reduce=Reduce(reduce.op, ordered))
 
 
 def _divided(st: Stage, reductions: bool) -> tuple[str, int] | None:
@@ -54,10 +81,7 @@ def _divided(st: Stage, reductions: bool) -> tuple[str, int] | None:
 
 
 def _split(expr: TensorExpr, target: Stage, axis: str, factor: int) -> TensorExpr:
-    taken = {a.name for a in target.all_axes}
-    outer, inner = _fresh(f"{axis}_q", taken), _fresh(f"{axis}_m", taken)
-    extent = next(a.extent for a in target.all_axes if a.name == axis)
-    pair = (Axis(outer, extent // factor), Axis(inner, factor))
+    pair = _pair(target, axis, factor)
     at = next((n for n, a in enumerate(target.axes) if a.name == axis), None)
 
     def divided(e: Expr) -> Expr | None:
@@ -76,6 +100,13 @@ def _split(expr: TensorExpr, target: Stage, axis: str, factor: int) -> TensorExp
             st = st if body is st.body else replace(st, body=affine.simplify(body, st.ranges()))
         stages.append(st)
     return replace(expr, stages=tuple(stages))
+
+
+def _pair(st: Stage, axis: str, factor: int) -> tuple[Axis, Axis]:
+    taken = {a.name for a in st.all_axes}
+    extent = next(a.extent for a in st.all_axes if a.name == axis)
+    outer, inner = _fresh(f"{axis}_q", taken), _fresh(f"{axis}_m", taken)
+    return Axis(outer, extent // factor), Axis(inner, factor)
 
 
 def _split_stage(st: Stage, axis: str, pair: tuple[Axis, Axis]) -> Stage:

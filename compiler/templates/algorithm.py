@@ -44,6 +44,7 @@ class Algorithm:
     weights   position of an operand that must be constant → how its logical array is packed for the template,
               or its layout
     error     largest error over the largest output, against float64 (the tests hold it); 0: that of any sum
+    kind      of the targets whose template it is: cpu or gpu
     """
 
     name: str
@@ -52,3 +53,4 @@ class Algorithm:
     weights: Callable[[FusedOp, int], Mapping[int, Pack | Layout]]
     work: Callable[[FusedOp, int], Work]
     error: float
+    kind: str = "cpu"

@@ -7,9 +7,10 @@ from ..ir import scalar as s
 from ..ir.expr import Stage, TensorExpr
 from ..kernel_task import KernelTask
 from ..schedule.nest import Nest
-from ..schedule.relayout import relayout
+from ..schedule.relayout import relayout, with_sums
 from ..schedule.rewrite_expr import inline
 from ..schedule.schedule import Schedule
+from ..schedule.split_axes import order_sums
 from ..target import Target
 
 COSTLY = frozenset(
@@ -37,10 +38,17 @@ COSTLY = frozenset(
 
 
 def prepared(task: KernelTask) -> TensorExpr:
-    """The task's expression over physical arrays, every stage inlined that is cheap where it is read."""
+    """The task's expression over physical arrays, every stage inlined that is cheap where it is read.
+
+    On GPUs, where kernels follow expressions closely, sums lie as their results do and go along operands.
+    """
     if task.expr is None:
         raise InternalError(f"task {task.name} has no tensor expression")
-    return inline_cheap(relayout(inline_cheap(task.expr), dict(task.layouts)))
+    expr, layouts = inline_cheap(task.expr), dict(task.layouts)
+    if task.target.gpu is None:
+        return inline_cheap(relayout(expr, layouts))
+    moving = {name for name, _ in expr.params if name in layouts and name not in task.constants}
+    return order_sums(inline_cheap(relayout(expr, with_sums(expr, layouts))), moving)
 
 
 def inline_cheap(expr: TensorExpr) -> TensorExpr:

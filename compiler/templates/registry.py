@@ -34,16 +34,14 @@ GPU_TEMPLATES: dict[str, ModuleType] = {
     "bind": bind,
 }
 
-
-ALGORITHMS: dict[str, Algorithm] = {
-    algorithm.name: algorithm
-    for module in TEMPLATES.values()
+_OFFERED = [
+    (algorithm, module)
+    for module in (*TEMPLATES.values(), *GPU_TEMPLATES.values())
     for algorithm in getattr(module, "ALGORITHMS", ())
-}
-"""By name: those that a plan chooses from."""
-_TEMPLATE_OF = {
-    algorithm.name: module for module in TEMPLATES.values() for algorithm in getattr(module, "ALGORITHMS", ())
-}
+]
+ALGORITHMS: dict[str, Algorithm] = {algorithm.name: algorithm for algorithm, _ in _OFFERED}
+"""By name, which no two share, for whichever kind of target: those that a plan chooses from."""
+_TEMPLATE_OF = {algorithm.name: module for algorithm, module in _OFFERED}
 
 
 def template(task: KernelTask) -> ModuleType:
