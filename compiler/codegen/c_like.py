@@ -1,14 +1,15 @@
 """Loop program → source text in a dialect of C, for GPUs.
 
-Every step (statement at the top of the program) becomes a kernel. Its block loops are the grid and its
-thread loops the threads of a block; `Launch` says how many. Unrolled loops are written out, and register
-buffers that are then indexed by constants become variables, so that no compiler needs to find that out.
+Every step (statement at the top of the program, or in a serial loop there, which repeats it) becomes a
+kernel; equal ones are one. Its block loops are the grid and its thread loops the threads of a block; `Launch`
+says how many. Unrolled loops are written out, and register buffers that are then indexed by constants become
+variables, so that no compiler needs to find that out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...errors import InternalError
 from ..ir import affine, loops
@@ -30,15 +31,31 @@ def generate(program: Program, target: Target, dialect: Dialect) -> KernelCode:
     """The kernels of all steps of a lowered program, and the helper functions that they call."""
     helpers: dict[str, str] = {}
     texts: list[str] = []
-    steps: list[Step] = []
-    for n, st in enumerate(program.body):
-        symbol = program.name if len(program.body) == 1 else f"{program.name}_s{n}"
+    order = list(launches(program.body))
+    kernels: dict[Stmt, Step] = {}
+    for st in order:
+        if st in kernels:
+            continue
+        symbol = program.name if len(order) == 1 else f"{program.name}_s{len(kernels)}"
         kernel = _Kernel(program, target, dialect, symbol)
         texts.append(kernel.text(st))
         helpers |= kernel.v.helpers
-        steps.append(Step(symbol, math.prod(kernel.launch.grid), 0, kernel.launch))
+        kernels[st] = Step(symbol, math.prod(kernel.launch.grid), 0, kernel.launch)
     source = "\n\n".join([*helpers.values(), *texts]) + "\n"
-    return KernelCode(program.name, source, tuple(steps))
+    return KernelCode(program.name, source, tuple(kernels[st] for st in order))
+
+
+def launches(body: Body) -> Iterator[Stmt]:
+    """The kernels in the order in which they run; a serial loop around block loops repeats them."""
+    for st in body:
+        if isinstance(st, For) and st.kind == "serial" and _has_blocks(st.body):
+            yield from list(launches(st.body)) * _constant_extent(st)
+        else:
+            yield st
+
+
+def _has_blocks(body: Body) -> bool:
+    return any(isinstance(st, For) and st.kind.startswith("block.") for st in loops.walk(body))
 
 
 class _Kernel:

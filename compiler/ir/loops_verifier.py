@@ -230,13 +230,21 @@ def _placement(st: For, scope: _Scope) -> str | None:
             return "has bounds that are read from memory"
     if st.kind == "parallel" and any(k.startswith(("block.", "thread.")) for k in kinds):
         return "stands inside of a GPU block"
-    if st.kind.startswith("block.") and any(not k.startswith("block.") for k in kinds):
-        return "stands inside of another kind of loop: a step begins with its block loops"
+    if st.kind.startswith("block."):
+        outside = [loop for loop in scope.loops if not loop.kind.startswith("block.")]
+        if outside != list(scope.loops[: len(outside)]) or any(loop.kind != "serial" for loop in outside):
+            return "stands inside of another kind of loop: a step begins with its block loops"
+        if any(loop.extent is None or _uses(st, loop.var) for loop in outside):
+            return "stands inside of a loop that does not just repeat it"
     if st.kind.startswith("thread.") and not any(k.startswith("block.") for k in kinds):
         return "stands outside of a block loop"
     if st.kind.startswith(("block.", "thread.")) and st.kind in kinds:
         return "stands inside of another one of its kind"
     return None
+
+
+def _uses(st: Stmt, var: str) -> bool:
+    return any(var in s.variables(e) for x in walk(st) for e in expressions(x))
 
 
 # --- indices --------------------------------------------------------------------------------------------

@@ -118,20 +118,19 @@ class Packed:
         for phase in self.phases(o):
             tiles = self._rows(o, phase, at, tiling)
             body += [loop("block", last, *tiles, begin=first), *[Barrier("gang")] * gang]
-        initial = self._packed_initial(o)
+        initial = loop("b", batch, loop("j", hidden, *self.initial(o)))
         begin = If(s.eq(WORKER, 0), (initial,)) if gang else initial
         name = self.name  # type: ignore[attr-defined]
         return Program(name, params, (begin, loop("t", steps, *body)), temps, gang=gang)
 
-    def _packed_initial(self, o: Operands) -> Stmt:
-        """h and c before the first step."""
-        _, batch, hidden = o["y"].shape
+    def initial(self, o: Operands) -> tuple[Stmt, ...]:
+        """h and c of row b and unit j before the first step."""
         zero = s.const(0, o["y"].dtype)
         h = o["h0"][B, J] if "h0" in o else zero
         stores = [Store("state", (s.const(0), B, J), h), Store("h", (B, J), h)]
         if "c" in o:
             stores.append(Store("c", (B, J), o["c0"][B, J] if "c0" in o else zero))
-        return loop("b", batch, loop("j", hidden, *stores))
+        return tuple(stores)
 
     def _rows(self, o: Operands, phase: Phase, block: Expr, tiling: Tiling) -> Body:
         """All rows of the batch, some at a time; then those that are left."""

@@ -11,7 +11,7 @@ from ...errors import InternalError
 from ..kernel_task import KernelTask
 from . import direct, fourier, kn2row, map, naive, patches, recurrence, rows, strips, winograd
 from .algorithm import Algorithm
-from .gpu import bind, blocks, grid, tiles
+from .gpu import bind, blocks, cells, grid, tiles
 
 TEMPLATES: dict[str, ModuleType] = {
     "winograd": winograd,
@@ -28,6 +28,7 @@ TEMPLATES: dict[str, ModuleType] = {
 """Those for CPUs, the most specific first."""
 
 GPU_TEMPLATES: dict[str, ModuleType] = {
+    "cells": cells,
     "tiles": tiles,
     "blocks": blocks,
     "grid": grid,

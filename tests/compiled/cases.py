@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from burnish.compiler.ir.graph import Graph
 from burnish.compiler.kernel_task import KernelTask
-from burnish.compiler.target import get_target
+from burnish.compiler.target import Target, get_target
 from burnish.compiler.templates.registry import algorithms
 from burnish.graph_passes.make_tasks import task_of
 
@@ -32,15 +34,38 @@ class Piece:
         return wanted if wanted in self.tasks else next(iter(self.tasks))
 
 
-def pieces(graph: Graph, target: str) -> list[Piece]:
+def pieces(graph: Graph, target: str | Target, threads: int = 2) -> list[Piece]:
     """The graph's nodes in order, each a kernel of its own."""
     found = []
     for node in graph.nodes:
-        task = task_of(graph, node, get_target(target), threads=2)
-        names = [*algorithms(task), "loops" if task.program else "naive"]
+        task = task_of(graph, node, get_target(target), threads)
+        names = algorithms(task)
+        if task.target.kind == "cpu":
+            names.append("loops" if task.program else "naive")
         tasks = {a: replace(task, algorithm=a) for a in names}
         found.append(Piece(tasks, node.reads, node.outputs))
     return found
+
+
+def check_nodes(
+    case: Case,
+    graph: Graph,
+    run: Callable[[int, list[np.ndarray]], Sequence[np.ndarray]],
+    what: str,
+) -> None:
+    """The case's results against the reference, where `run` gives those of node n on its operands.
+
+    AssertionError says `what` was run.
+    """
+    values = {**graph.constants, **dict(zip(graph.inputs, (a for a in case.arrays() if a is not None)))}
+    for n, node in enumerate(graph.nodes):
+        outputs = run(n, [values[v] for v in node.reads])
+        for name, array in zip(node.outputs, outputs):  # templates drop and fuse axes
+            values[name] = array.reshape(graph.types[name].dims)
+    try:
+        assert_outputs(case, [values[o] for o in graph.outputs], ORDER_OF_SUMS)
+    except AssertionError as error:
+        raise AssertionError(f"{what}: {error}") from None
 
 
 def check_compiled(case: Case, target: str, every: bool = True, drawn: bool = False) -> None:
@@ -58,16 +83,11 @@ def check_compiled(case: Case, target: str, every: bool = True, drawn: bool = Fa
         for algorithm, task in piece.tasks.items()
     }
     code = load(list(builds.values()), get_target(target))
-    inputs = dict(zip(graph.inputs, (a for a in case.arrays() if a is not None)))
+
+    def run(algorithm: str, at_end: bool, n: int, operands: list[np.ndarray]) -> Sequence[np.ndarray]:
+        return execute(builds[n, todo[n].algorithm(algorithm)], code, operands, at_end=at_end)
+
     for algorithm in dict.fromkeys(a for piece in todo for a in piece.tasks):
         for at_end in (True, False):
-            values: dict[str, np.ndarray] = {**graph.constants, **inputs}
-            for n, piece in enumerate(todo):
-                built = builds[n, piece.algorithm(algorithm)]
-                outputs = execute(built, code, [values[v] for v in piece.reads], at_end=at_end)
-                for name, array in zip(piece.makes, outputs):  # templates drop and fuse axes
-                    values[name] = array.reshape(graph.types[name].dims)
-            try:
-                assert_outputs(case, [values[o] for o in graph.outputs], ORDER_OF_SUMS)
-            except AssertionError as error:
-                raise AssertionError(f"{algorithm} on {target}, at_end={at_end}: {error}") from None
+            what = f"{algorithm} on {target}, at_end={at_end}"
+            check_nodes(case, graph, partial(run, algorithm, at_end), what)

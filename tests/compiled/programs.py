@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from burnish.compiler.ir import loops_interpreter, loops_verifier
 from burnish.compiler.ir.loops import Alloc, Body, For, If, Program, Store
 
-from ..ops.case import Case, assert_outputs, build_graph
-from .cases import ORDER_OF_SUMS, pieces
+from ..ops.case import Case, build_graph
+from .cases import check_nodes, pieces
 from .kernels import build
 
 WORK_LIMIT = 600  # statements executed; the interpreter takes some microseconds for each
@@ -21,7 +22,6 @@ def check_programs(case: Case, target: str) -> None:
     """
     graph = build_graph(case)
     todo = pieces(graph, target)
-    inputs = dict(zip(graph.inputs, (a for a in case.arrays() if a is not None)))
     for algorithm in dict.fromkeys(a for piece in todo for a in piece.tasks if a != "loops"):
         builds = [build(piece.tasks[piece.algorithm(algorithm)], "kernel") for piece in todo]
         for b in builds:
@@ -29,15 +29,7 @@ def check_programs(case: Case, target: str) -> None:
             loops_verifier.verify(b.lowered)
         if sum(work_of(b.lowered.body) for b in builds) > WORK_LIMIT:
             continue
-        values: dict[str, np.ndarray] = {**graph.constants, **inputs}
-        for piece, b in zip(todo, builds):
-            outputs = run_program(b.lowered, [values[v] for v in piece.reads], "backward")
-            for name, array in zip(piece.makes, outputs):
-                values[name] = array.reshape(graph.types[name].dims)
-        try:
-            assert_outputs(case, [values[o] for o in graph.outputs], ORDER_OF_SUMS)
-        except AssertionError as error:
-            raise AssertionError(f"{algorithm}: {error}") from None
+        check_nodes(case, graph, partial(run_nodes, [b.lowered for b in builds], "backward"), algorithm)
 
 
 def work_of(body: Body) -> int:
@@ -54,6 +46,13 @@ def work_of(body: Body) -> int:
             case Store():
                 total += 1
     return total
+
+
+def run_nodes(
+    programs: Sequence[Program], order: str, n: int, arrays: Sequence[np.ndarray]
+) -> tuple[np.ndarray, ...]:
+    """For `check_nodes`: the n-th of the programs, as the interpreter runs it."""
+    return run_program(programs[n], arrays, order)
 
 
 def run_program(program: Program, arrays: Sequence[np.ndarray], order: str) -> tuple[np.ndarray, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -15,11 +16,10 @@ from burnish.compiler.ir.loops_verifier import verify
 from burnish.compiler.kernel_task import Config, DefaultConfig
 from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.target import Target
-from burnish.compiler.templates.registry import algorithms
-from burnish.graph_passes.make_tasks import task_of
 
-from ..compiled.cases import ORDER_OF_SUMS
-from ..ops.case import Case, all_cases, assert_outputs, build_graph
+from ..compiled.cases import check_nodes, pieces
+from ..compiled.programs import run_nodes
+from ..ops.case import Case, all_cases, build_graph
 from .device import Kernels
 
 T = TypeVar("T")
@@ -52,40 +52,37 @@ class Built:
     programs: list[dict[str, Program]]
 
 
-def build(case: Case, target: Target, label: str, config: MakeConfig = DefaultConfig) -> Built:
+def build(
+    case: Case, target: Target, label: str, config: MakeConfig = DefaultConfig, only: str = ""
+) -> Built:
+    """`only`: by that template alone, where it fits."""
     graph = build_graph(case)
     programs: list[dict[str, Program]] = []
-    for n, node in enumerate(graph.nodes):
-        task = task_of(graph, node, target, threads=1)
-        found = {}
-        for algorithm in algorithms(task):
-            named = replace(task, algorithm=algorithm, name=f"{label}_{n}_{algorithm}")
-            found[algorithm] = scheduled(named, config())
-            verify(found[algorithm])
-        programs.append(found)
+    for n, piece in enumerate(pieces(graph, target, threads=1)):
+        names = [piece.algorithm(only)] if only else piece.tasks
+        tasks = {a: replace(piece.tasks[a], name=f"{label}_{n}_{a}") for a in names}
+        programs.append({a: scheduled(task, config()) for a, task in tasks.items()})
+        for program in programs[-1].values():
+            verify(program)
     return Built(case, graph, programs)
 
 
 def check(built: Built, kernels: Kernels) -> None:
     """The results of each template against the reference."""
-    case, graph = built.case, built.graph
-    inputs = dict(zip(graph.inputs, (a for a in case.arrays() if a is not None)))
+
+    def run(algorithm: str, n: int, operands: list[np.ndarray]) -> Sequence[np.ndarray]:
+        programs = built.programs[n]
+        return kernels.run((programs.get(algorithm) or next(iter(programs.values()))).name, operands)
+
     for algorithm in dict.fromkeys(a for programs in built.programs for a in programs):
-        values: dict[str, np.ndarray] = {**graph.constants, **inputs}
-        for node, programs in zip(graph.nodes, built.programs):
-            program = programs.get(algorithm) or next(iter(programs.values()))
-            outputs = kernels.run(program.name, [values[v] for v in node.reads])
-            for name, array in zip(node.outputs, outputs):
-                values[name] = array.reshape(graph.types[name].dims)
-        try:
-            assert_outputs(case, [values[o] for o in graph.outputs], ORDER_OF_SUMS)
-        except AssertionError as error:
-            raise AssertionError(f"{case.id}, {algorithm}: {error}") from None
+        check_nodes(built.case, built.graph, partial(run, algorithm), f"{built.case.id}, {algorithm}")
 
 
-def check_all(cases: Sequence[Case], target: Target, config: MakeConfig = DefaultConfig) -> None:
+def check_all(
+    cases: Sequence[Case], target: Target, config: MakeConfig = DefaultConfig, only: str = ""
+) -> None:
     """All cases, built together; AssertionError names each that is wrong."""
-    found = [build(case, target, f"k{n}", config) for n, case in enumerate(cases)]
+    found = [build(case, target, f"k{n}", config, only) for n, case in enumerate(cases)]
     programs = [p for built in found for node in built.programs for p in node.values()]
     kernels = Kernels(programs, target)
     failures = []
@@ -98,18 +95,13 @@ def check_all(cases: Sequence[Case], target: Target, config: MakeConfig = Defaul
 
 
 def check_meaning(case: Case, target: Target, template: str, configs: int = 4) -> None:
-    """The program of a case of one node, interpreted in both orders of blocks and threads, with the default
-    config and drawn ones.
+    """The programs of a case, interpreted in both orders of blocks and threads, with the default config and
+    drawn ones.
     """
     rng = Random(case.id)
-    graph = build_graph(case)
     for n in range(configs):
-        built = build(case, target, "meaning", (lambda: Drawn(rng)) if n else DefaultConfig)
-        program = built.programs[0][template]
+        built = build(case, target, "meaning", (lambda: Drawn(rng)) if n else DefaultConfig, template)
+        assert any(template in programs for programs in built.programs)
+        programs = [next(iter(found.values())) for found in built.programs]
         for order in loops_interpreter.ORDERS:
-            arrays = [a for a in case.arrays() if a is not None]
-            memory = [np.zeros(b.shape, b.dtype.numpy) for b in program.params[len(arrays) :]]
-            inputs = [a.reshape(b.shape) for a, b in zip(arrays, program.params)]
-            loops_interpreter.interpret(program, [*inputs, *memory], order=order)
-            results = [m.reshape(graph.types[o].dims) for m, o in zip(memory, graph.outputs)]
-            assert_outputs(case, results, ORDER_OF_SUMS)
+            check_nodes(case, built.graph, partial(run_nodes, programs, order), order)

@@ -44,12 +44,12 @@ def test_the_loops_mean_the_reduction(case):
 
 
 def test_awkward_shapes(opencl):
-    check_all(CASES, TARGETS["opencl"])
+    check_all(CASES, TARGETS["opencl"], only="blocks")
 
 
 def test_drawn_configs(opencl):
     rng = Random(1)
-    check_all(CASES[3::3], TARGETS["opencl"], lambda: Drawn(rng))
+    check_all(CASES[3::3], TARGETS["opencl"], lambda: Drawn(rng), "blocks")
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
@@ -58,4 +58,4 @@ def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
 
 
 if __name__ == "__main__":
-    check_all([SMALL[0], CASES[5], CASES[11]], TARGETS["opencl"])
+    check_all([SMALL[0], CASES[5], CASES[11]], TARGETS["opencl"], only="blocks")

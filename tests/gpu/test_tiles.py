@@ -45,12 +45,12 @@ def test_the_loops_mean_the_product(case, target):
 
 @pytest.mark.parametrize("target", ["opencl", "mali-t860"])
 def test_awkward_shapes(opencl, target):
-    check_all(CASES, TARGETS[target])
+    check_all(CASES, TARGETS[target], only="tiles")
 
 
 def test_drawn_configs(opencl):
     rng = random.Random(1)
-    check_all(CASES[::2], TARGETS["opencl"], lambda: Drawn(rng))
+    check_all(CASES[::2], TARGETS["opencl"], lambda: Drawn(rng), "tiles")
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
@@ -74,4 +74,4 @@ def test_the_default_stays_within_the_targets_limits(size, target):
 
 
 if __name__ == "__main__":
-    check_all([SMALL[0], CASES[7]], TARGETS["opencl"])
+    check_all([SMALL[0], CASES[7]], TARGETS["opencl"], only="tiles")
