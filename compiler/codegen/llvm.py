@@ -317,9 +317,8 @@ class _StepEmitter:
         buffer = self.v.buffers[st.buffer]
         offset, terms, _ = self.v.resolve(self.v.flat(buffer, st.index))
         pointer = self.v.pointer(buffer, offset, terms)
-        self.fn.emit(
-            self.fn.intrinsic("llvm.prefetch.p0", "void", [f"ptr {pointer}", "i32 0", "i32 3", "i32 1"])
-        )
+        hint = ["i32 0", f"i32 {0 if st.once else 3}", "i32 1"]  # to read, how long it stays, data
+        self.fn.emit(self.fn.intrinsic("llvm.prefetch.p0", "void", [f"ptr {pointer}", *hint]))
 
 
 def _identifier(name: str) -> str:

@@ -7,7 +7,7 @@
              | alloc BUFFER: Stmt…            a buffer that lives inside the statement
              | barrier SCOPE                  block: the threads of a GPU block; gang: the CPU's workers;
                                               order: no load is kept in a register across it, no other effect
-             | prefetch BUFFER[e, …]          a hint, no effect
+             | prefetch [once] BUFFER[e, …]   a hint, no effect; once: its lines will not stay cached
 
 Meaning: statements in order; `parallel`, `block` and `thread` iterations may run in any order or at once, and
 between two barriers they touch no element that another one writes; `vector` iterations run in lockstep (all
@@ -27,7 +27,7 @@ unrolled). Buffers start undefined.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import scalar as s
 from .scalar import Expr
@@ -122,6 +122,7 @@ class Barrier(Stmt):
 class Prefetch(Stmt):
     buffer: str
     index: tuple[Expr, ...]
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ def map_expressions(body: Body, fn: Callable[[Expr], Expr]) -> Body:
             case Alloc():
                 return Alloc(st.buffer, map_expressions(st.body, fn))
             case Prefetch():
-                return Prefetch(st.buffer, tuple(fn(i) for i in st.index))
+                return replace(st, index=tuple(fn(i) for i in st.index))
         return st
 
     return tuple(one(st) for st in body)
@@ -232,4 +233,5 @@ def _print(body: Body, depth: int, lines: list[str]) -> None:
             case Barrier():
                 lines.append(f"{pad}barrier {st.scope}")
             case Prefetch():
-                lines.append(f"{pad}prefetch {st.buffer}[{', '.join(map(s.text, st.index))}]")
+                once = "once " if st.once else ""
+                lines.append(f"{pad}prefetch {once}{st.buffer}[{', '.join(map(s.text, st.index))}]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..ir import affine
 from ..ir import loops as L
@@ -50,5 +51,5 @@ class Simplifier:
             case Store():
                 return (Store(st.buffer, parts[:-1], parts[-1]),)
             case Prefetch():
-                return (Prefetch(st.buffer, parts),)
+                return (replace(st, index=parts),)
         return (st,)

@@ -231,7 +231,7 @@ class Schedule:
                     return Store(name, fn(st.index), on_expr(st.value))
                 return Store(st.buffer, tuple(on_expr(i) for i in st.index), on_expr(st.value))
             if isinstance(st, Prefetch):
-                return Prefetch(name, fn(st.index)) if st.buffer == buffer else st
+                return replace(st, buffer=name, index=fn(st.index)) if st.buffer == buffer else st
             if isinstance(st, If):
                 return If(on_expr(st.cond), tuple(map(on_stmt, st.then)), tuple(map(on_stmt, st.other)))
             if isinstance(st, For):

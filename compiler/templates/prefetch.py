@@ -47,7 +47,7 @@ def weight_prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params) 
             values: dict[str, Expr] = {**{v: s.const(0) for v in inner}, column: s.const(n)}
             index = [affine.simplify(s.substitute(e, values), {}) for e in load.index]
             index[-1] = index[-1] + p.prefetch * LINE
-            result.append(Prefetch(load.tensor, tuple(index)))
+            result.append(Prefetch(load.tensor, tuple(index), _once(sch, load.tensor, task)))
     return result
 
 
@@ -118,8 +118,14 @@ def panel_prefetches(
         first = s.binary("floordiv", slot * lines, slots)
         begin = (Var(f"{roles.column}_o") + 1) * columns
         zeros = [s.const(0)] * (len(panel) - 1)
-        result += [Prefetch(load.tensor, (begin, *zeros, (first + n) * LINE)) for n in range(each)]
+        once = _once(sch, load.tensor, task)
+        result += [Prefetch(load.tensor, (begin, *zeros, (first + n) * LINE), once) for n in range(each)]
     return result
+
+
+def _once(sch: Schedule, weights: str, task: KernelTask) -> bool:
+    """Whether weights would drive out most of the last cache, and not stay there themselves."""
+    return next(b.nbytes for b in sch.params if b.name == weights) * 2 > task.target.l3
 
 
 def _columns(roles: Roles, p: Params, task: KernelTask) -> int:

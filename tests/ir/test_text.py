@@ -46,12 +46,16 @@ SPECIAL = Program(
     "every.kind_of/statement",
     (Buffer("param", F32, ()), Buffer("for", F32, (2, 0, 3))),
     (
-        If(Load("flag", (), BOOL), (Prefetch("param", ()),), (Store("param", (), ZERO),)),
+        If(
+            Load("flag", (), BOOL),
+            (Prefetch("param", ()), Prefetch("once", (Var("i"),), True)),
+            (Store("param", (), ZERO),),
+        ),
         If(Const(True, BOOL), (loop("i", Var("n"), begin=Var("i0"), kind="unroll"),)),
         Alloc(Buffer("barrier", F32, (3,), "scratch"), (Store("barrier", (Var("i"),), ZERO),)),
         Store("for", (), ZERO),
     ),
-    (Buffer("flag", BOOL, (), "global"),),
+    (Buffer("flag", BOOL, (), "global"), Buffer("once", F32, (4,), "global")),
 )
 
 

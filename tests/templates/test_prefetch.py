@@ -29,8 +29,8 @@ def pointwise() -> KernelTask:
     return KernelTask("kernel", expr, layouts, frozenset({w}), "direct", get_target("x86-64-v3"), 1)
 
 
-def product() -> KernelTask:
-    expr = expression(MatMul(), (TensorType(F32, (19, IN)), TensorType(F32, (IN, OUT))))
+def product(columns: int = OUT) -> KernelTask:
+    expr = expression(MatMul(), (TensorType(F32, (19, IN)), TensorType(F32, (IN, columns))))
     (_, _), (w, _) = expr.params
     layouts = ((w, packed_layout(BLOCK, False)),)
     return KernelTask("kernel", expr, layouts, frozenset({w}), "direct", get_target("x86-64-v3"), 1)
@@ -72,3 +72,16 @@ def test_tiles_share_the_next_columns_weights(kernel, axis):
     for group, lines in found.items():
         assert lines == set(range((group + 1) * panel, (group + 2) * panel))
     assert len(found) == -(-OUT // (columns * BLOCK))
+
+
+@pytest.mark.parametrize("share, once", [(0.4, False), (0.6, True)])
+def test_weights_as_large_as_the_last_cache_do_not_stay_in_it(share, once):
+    cache = get_target("x86-64-v3").l3
+    task = product(int(share * cache / 4 / IN) // BLOCK * BLOCK)
+    found = [
+        st.once
+        for answers in ({"panel": True, "prefetch": 0}, {"panel": False, "prefetch": 32})
+        for st in L.walk(direct.schedule(task, direct.params(task, FixedConfig(answers))).body)
+        if isinstance(st, L.Prefetch)
+    ]
+    assert found and set(found) == {once}
