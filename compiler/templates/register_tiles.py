@@ -109,6 +109,7 @@ def rank_tiles(
     """Register tiles by estimated cycles for the whole output, best first."""
     lanes = lanes_of(acc, target)
     by_lane = target.multiplies_by_lane and bool(roles.sums)
+    alone = len(s.loads(acc.body)) == 1  # no products: half of the registers hide latencies; maxima need more
     vectors = -(-extents[roles.vector] // lanes)  # registers that one step of the vector axis takes
     found: list[tuple[float, tuple[tuple[str, int], ...]]] = []
     first = roles.pixels[0] if roles.pixels else None
@@ -123,6 +124,8 @@ def rank_tiles(
                 accumulators = rows * width * columns
                 held = columns if rows * width > 1 else 1  # what is used once need not stay in a register
                 inputs = rows * width + SPARE if by_lane else 1  # a vector of terms for each pixel
+                if alone:
+                    held = accumulators - 1
                 spare = target.vector_registers - (accumulators + held + inputs)
                 windows = rows > 1 and bool(roles.taps)  # both axes of taps unrolled
                 if spare < windows or _too_long(acc, roles, extents, accumulators, rows):
