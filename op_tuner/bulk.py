@@ -16,12 +16,13 @@ import numpy as np
 
 from .columns import Columns
 from .factored import Factored
-from .features import CHUNK, NAMES, Batch
+from .features import CHUNK, NAMES, SHOWN, Batch
 from .nest_features import MAIN, OTHER, Shown, of_nests
 from .sketch import Key, Sketch
 
 GROWTH = 1.25  # how many more examples there must be before what they say is put together again
 KEPT = 1 << 14  # features of nests
+OTHERS = len(SHOWN) - 1  # nests of a program that are asked for at once, at most
 
 
 class Bulk:
@@ -60,7 +61,7 @@ class Bulk:
         for at in range(0, len(points) if self._points else 0, CHUNK):
             part = slice(at, at + CHUNK)
             rows = self.factored.find(points[part])
-            values = self.values(rows, self._of_programs)
+            values = self.values(rows, self._of_programs, self._programs)
             batch = Batch(self.columns, values, _Kept(self, rows))
             found[part] = batch.features()
             if doubt:
@@ -68,13 +69,18 @@ class Bulk:
                 sure[part] = self.factored.sure(self.factored.unseen(rows), matter)
         return found, sure
 
-    def values(self, rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Complete, but for those that are not wanted."""
-        keys, n = len(wanted), rows.shape[1]
-        nothing = self.columns.nothing(n)
-        found = np.empty((keys + len(nothing), n))
-        found[keys:] = nothing
+    def values(self, rows: np.ndarray, wanted: np.ndarray, memory: np.ndarray) -> np.ndarray:
+        """Complete, but for those that are not wanted; in `memory`, as `_memory` gives it."""
+        found = memory[:, : rows.shape[1]]
         self.factored.fill(found, rows, wanted)
+        return found
+
+    def _memory(self, count: int) -> np.ndarray:
+        """(keys + what is not there, count) values of which those are filled in that are always the same."""
+        nothing = self.columns.nothing(count)
+        found = np.empty((len(self.columns.index) + len(nothing), count))
+        found[len(self.columns.index) :] = nothing
+        self.factored.fill_constants(found)
         return found
 
     def fit(self) -> None:
@@ -83,8 +89,10 @@ class Bulk:
             self.columns = Columns(self._keys)
         columns = self.columns
         values = columns.stack(self._sketches)
+        columns.compare(values)
         self.factored.fit(np.array(self._points), values, gates=columns.gates)
         self._fitted = len(self._points)
+        self._programs, self.of_some = self._memory(CHUNK), self._memory(OTHERS * CHUNK)
         self._of_programs = columns.of_programs
         self.of_nest = np.array([columns.of_nest(name) for name in columns.names], bool)
         users = np.array([self.factored.users(own) for own in self.of_nest], bool)
@@ -102,7 +110,7 @@ class _Kept:
 
     def __init__(self, bulk: Bulk, rows: np.ndarray):
         self._bulk, self._rows = bulk, rows
-        self._labels = bulk.factored.labels(rows).astype(np.uint64)
+        self._labels = bulk.factored.labels(rows)
 
     def __call__(self, nest: np.ndarray, at: np.ndarray, shown: Shown) -> np.ndarray:
         keys = np.zeros(len(nest), np.uint64)
@@ -112,9 +120,13 @@ class _Kept:
             keys[own] = self._bulk.salts[k] + self._bulk.weights[k, uses] @ labels
 
         def computed(some: np.ndarray) -> np.ndarray:
+            order = np.argsort(nest[some], kind="stable")
+            some = some[order]
             wanted = self._bulk.of_nest[np.unique(nest[some])].any(axis=0)
-            values = self._bulk.values(self._rows[:, at[some]], wanted)
-            return of_nests(self._bulk.columns, values, nest[some], shown)
+            values = self._bulk.values(self._rows[:, at[some]], wanted, self._bulk.of_some)
+            found = np.empty((len(some), shown.width), np.float32)
+            found[order] = of_nests(self._bulk.columns, values, nest[some], shown)
+            return found
 
         return self._bulk.kept[shown](keys, computed)
 

@@ -30,7 +30,8 @@ class Columns:
         self.extent, self.kind = (self._all(what, self.loops) for what in ("extent", "kind"))
         self.of_nests = {what: self._all(what, self.names) for what in OF_NESTS}
         self._pairs = [key for key in self.index if key[0] == "above"]
-        self.nests = [Nest.of(self, name) for name in self.names]
+        self._same = np.full(len(self.index), np.nan)
+        self.nests: list[Nest] = []  # of names, once programs were compared
         self.scopes = {
             scope: np.array([n for key, n in self.index.items() if key[0] == scope], int)
             for scope in ("register", "scratch")
@@ -51,7 +52,7 @@ class Columns:
     def of_nest(self, name: str) -> np.ndarray:
         """(keys,) what features of a nest need."""
         nest = self.nests[self.names.index(name)]
-        places = [self.extent[nest.loops], self.kind[nest.loops], nest.around, nest.above, nest.moves[3]]
+        places = [self.extent[nest.loops], self.kind[nest.loops], nest.around, nest.pairs[2], nest.moves[3]]
         places += [nest.itemsize, nest.limit, nest.stride, np.array(self.find("dealt", name))]
         found = np.zeros(len(self.index) + len(NOTHING), bool)
         for place in places:
@@ -66,6 +67,22 @@ class Columns:
                 values[self.index[key], n] = value
         missing = np.isnan(values) & ~np.isnan(values[self._owner])
         return np.where(missing, self._none[:, None], values)
+
+    def compare(self, values: np.ndarray) -> None:
+        """Notes which pairs of loops, where they are there, are in the same order in all programs, given all
+        that may come as (keys, n)."""
+        pairs = [self.index[key] for key in self._pairs]
+        low, high = (f.reduce(values[pairs], axis=1, initial=np.nan) for f in (np.fmin, np.fmax))
+        self._same[pairs] = np.where(low == high, low, np.nan)
+        self.nests = [Nest.of(self, name) for name in self.names]
+
+    def order(self, a: str, b: str) -> float:
+        """1 if a is around b in every program that has both around one nest, 0 if b is around a; else NaN."""
+        key = ("above", min(a, b), max(a, b))
+        if a == b or key not in self.index:
+            return 0.0
+        same = float(self._same[self.index[key]])
+        return same if a < b else 1 - same
 
     def complete(self, values: np.ndarray) -> np.ndarray:
         """(keys + len(NOTHING), n) without NaN."""
@@ -129,8 +146,10 @@ class Nest:
 
     loops: np.ndarray  # (loops,)
     around: np.ndarray  # (loops,)
-    above: np.ndarray  # (loops, loops) of which is around which,
-    turned: np.ndarray  # (loops, loops) True where it says that the second is around the first
+    above: np.ndarray  # (loops, loops) 1 where the second is around the first in all programs
+    pairs: (
+        np.ndarray
+    )  # (3, pairs) of others: two places among `loops`, and whether the first is the outer one
     itemsize: np.ndarray  # (buffers,)
     limit: np.ndarray  # (buffers, dims)
     stride: np.ndarray  # (buffers, dims)
@@ -146,12 +165,14 @@ class Nest:
             (k[2], k[3], place[str(k[4])], n) for k, n in columns.index.items() if k[:2] == ("move", name)
         ]
         find, count = columns.find, len(loops)
-        above = [[find("above", min(a, b), max(a, b)) for b in loops] for a in loops]
+        above = np.array([[columns.order(b, a) for b in loops] for a in loops]).reshape(count, count)
+        unsure = [(place[a], place[b], find("above", a, b)) for a in loops for b in loops if a < b]
+        pairs = np.array([p for p in unsure if np.isnan(above[p[0], p[1]])], int).reshape(-1, 3).T
         return Nest(
             np.array([columns.loops[lp] for lp in loops], int),
             np.array([find("around", name, lp) for lp in loops], int),
-            np.array(above, int).reshape(count, count),
-            np.array([[a > b for b in loops] for a in loops], bool).reshape(count, count),
+            np.where(np.isnan(above), 0, above).astype(np.float32),
+            pairs,
             np.array([find("itemsize", name, b) for b in buffers]),
             np.array([[find("limit", name, b, d) for d in dims] for b in buffers]),
             np.array([[find("stride", name, b, d) for d in dims] for b in buffers]),

@@ -68,21 +68,32 @@ class Factored:
         the example that differs in the fewest inputs that they depend on."""
         rows = self.find(inputs)
         found = np.empty((self._outputs, len(inputs)))
+        self.fill_constants(found)
         self.fill(found, rows, np.ones(self._outputs, bool))
         return found, self.unseen(rows)
 
     def find(self, inputs: np.ndarray) -> np.ndarray:
         """(tables, n) the row of each."""
-        inputs = np.asfortranarray(inputs)
-        return np.array([table.find(inputs) for table in self.tables], int).reshape(-1, len(inputs))
+        inputs, most = np.asfortranarray(inputs), inputs.max(axis=0, initial=0)
+        found = np.zeros((len(self.tables), len(inputs)), int)
+        for row, table in zip(found, self.tables):
+            if table.support:
+                row[:] = table.find(inputs, most)
+        return found
 
     def fill(self, found: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> None:
-        """Puts those outputs that are wanted, (outputs,), into (outputs or more, n)."""
+        """Puts those outputs that are wanted, (outputs,), and not constant into (outputs or more, n)."""
         for table, row in zip(self.tables, rows):
-            own = np.flatnonzero(wanted[table.outputs])
+            own = np.flatnonzero(wanted[table.outputs]) if table.support else ()
             if len(own):
                 values = table.values if len(own) == len(table.outputs) else table.values[own]
-                found[table.outputs[own]] = values.take(row, axis=1) if table.support else values
+                found[table.outputs[own]] = values.take(row, axis=1)
+
+    def fill_constants(self, found: np.ndarray) -> None:
+        """Puts those outputs that are always the same into (outputs or more, n)."""
+        for table in self.tables:
+            if not table.support:
+                found[table.outputs] = table.values
 
     def unseen(self, rows: np.ndarray) -> np.ndarray:
         """(n, words) bits of groups, for `sure`."""
@@ -94,7 +105,11 @@ class Factored:
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
         """(tables, n) equal numbers where all outputs of a table are equal."""
-        return np.array([table.labels[row] for table, row in zip(self.tables, rows)], int)
+        found = np.zeros(rows.shape, np.uint64)
+        for own, table, row in zip(found, self.tables, rows):
+            if table.support:
+                table.labels.take(row, out=own, mode="clip")
+        return found
 
     def users(self, wanted: np.ndarray) -> np.ndarray:
         """(tables,) whether any of those outputs, (outputs,), may be one thing or another by a table."""
@@ -111,7 +126,7 @@ class Factored:
     def one(self, output: int, inputs: np.ndarray) -> np.ndarray:
         """(n,) a single output."""
         table, place = self._places[output]
-        rows = table.find(inputs)  # may add some
+        rows = table.find(inputs, inputs.max(axis=0, initial=0))  # may add some
         return table.values[place].take(rows)
 
 
@@ -215,17 +230,17 @@ class _Table:
             self.values[np.ix_(own, others)] = self.values[np.ix_(own, nearest)]
             self.unseen[others] |= np.bitwise_or.reduce(bits[own], axis=0)
         self._seen = np.arange(len(self.combinations))
-        self.labels = np.unique(self.values, axis=1, return_inverse=True)[1].reshape(-1)
+        self.labels = np.unique(self.values, axis=1, return_inverse=True)[1].reshape(-1).astype(np.uint64)
         self.doubtful = bool(self.unseen.any())  # whether there are outputs that were not seen
         self._order()
 
-    def find(self, inputs: np.ndarray) -> np.ndarray:
-        """(n,) rows."""
+    def find(self, inputs: np.ndarray, most: np.ndarray) -> np.ndarray:
+        """(n,) rows; `most` is the largest of each input."""
         if not self.support:
             return np.zeros(len(inputs), int)
         own = inputs[:, self.support].T
-        if any(column.max(initial=0) >= self.radices[n] for column, n in zip(own, self.support)):
-            self.radices = np.maximum(self.radices, inputs.max(axis=0) + 1)
+        if (most >= self.radices)[self.support].any():
+            self.radices = np.maximum(self.radices, most + 1)
             self._order()
         code = self._code(own)
         rows = self._row(code)
@@ -265,11 +280,13 @@ class _Table:
     def _nearest(self, own: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """For each combination of `own` the most similar one of the rows."""
         seen = self.combinations[rows].astype(np.float32)
-        distance = np.zeros((len(own), len(rows)), np.float32)
-        for at, column in enumerate(own.T):
-            step = np.abs(np.arange(column.max(initial=0) + 1, dtype=np.float32)[:, None] - seen[:, at])
-            far = 2 * len(self.support) * self.radices[self.support[at]]
-            distance += np.where(step > 0, 1 + step / far, 0).astype(np.float32)[column]
+        far = 2 * len(self.support) * self.radices[self.support]
+        answers = np.arange(own.max(initial=0) + 1, dtype=np.float32)[:, None, None]
+        step = np.abs(answers - seen) / far  # (answers, rows, inputs)
+        costs = np.where(step > 0, 1 + step, 0).astype(np.float32)
+        chosen = np.zeros((len(own), len(answers), own.shape[1]), np.float32)
+        chosen[np.arange(len(own))[:, None], own, np.arange(own.shape[1])] = 1
+        distance = np.tensordot(chosen, costs, ((1, 2), (0, 2)))
         return rows[np.argmin(distance, axis=1)]
 
     def _forget(self) -> None:
@@ -281,9 +298,13 @@ class _Table:
     def _guess(self, own: np.ndarray) -> None:
         """Rows for combinations that have not been seen."""
         nearest = self._nearest(own, self._seen)
+        begin = len(self.combinations)
         self.combinations = np.concatenate([self.combinations, own])
         self.values = np.concatenate([self.values, self.values[:, nearest]], axis=1)
         self.labels = np.concatenate([self.labels, self.labels[nearest]])
         self.unseen = np.concatenate([self.unseen, np.tile(self._all, (len(own), 1))])
         self.doubtful = True
-        self._order()
+        if self._places.ndim == 1:
+            self._places[self._code(own.T)] = np.arange(begin, len(self.combinations))
+        else:
+            self._order()

@@ -53,7 +53,9 @@ NAMES = tuple(_names())
 def evaluate(sketches: Sequence[Sketch]) -> np.ndarray:
     """(sketches, len(NAMES)) float32."""
     columns = Columns(key for sk in sketches for key in sk)
-    values = columns.complete(columns.stack(sketches))
+    values = columns.stack(sketches)
+    columns.compare(values)
+    values = columns.complete(values)
     found = np.zeros((len(sketches), len(NAMES)), np.float32)
     for at in range(0, len(sketches) if columns.names else 0, CHUNK):
         part = slice(at, at + CHUNK)

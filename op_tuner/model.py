@@ -87,7 +87,10 @@ class CostModel:
         if self._trees is None or not len(rows):
             return base
         margin = base if self.base is not None and self.base.trained else None
-        return np.asarray(self._trees.inplace_predict(rows, predict_type="margin", base_margin=margin), float)
+        found = self._trees.inplace_predict(
+            rows, predict_type="margin", base_margin=margin, validate_features=False
+        )
+        return np.asarray(found, float)
 
     def to_bytes(self) -> bytes:
         """The trees alone, without `base`."""
