@@ -1,7 +1,7 @@
 """Strategies in a process of their own, which chooses what to measure next while others measure.
 
-What is told is sent at once, and what is asked for is answered in the order of asking: a seed repeats its
-choices.
+What is told is sent at once, and what is asked for is answered in the order of asking. While nothing is asked
+for, the process learns what choosing needs to know of the spaces that are wanted next.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,9 +21,12 @@ from ..errors import BurnishError, InternalError
 from .child import begin_server
 from .cores import pin
 from .search import Random
-from .space import Point
+from .space import Point, Space
 
 Make = Callable[[KernelTask], Random]
+CHANCE = (
+    1 << 20
+)  # seeds from here on, which strategies of that process do not draw with, are of this one's chance
 POLITE = 5  # by which other processes go first: what is built is waited for
 
 
@@ -46,6 +50,7 @@ class Chooser:
     def __init__(self, make: Make, cpus: Collection[int]):
         self._make, self._cpus = make, cpus
         self._told: list[tuple[str, int, Any]] = []
+        self._wanted: list[int] = []
         self._count = 0
         self._pid: int | None = None
         self._stream: Connection
@@ -55,7 +60,15 @@ class Chooser:
     def strategy(self, task: KernelTask) -> Elsewhere:
         self._count += 1
         self.tell("begin", self._count, task)
-        return Elsewhere(self, self._count)
+        return Elsewhere(self, self._count, Space(task))
+
+    def prepare(self, wanted: Sequence[Elsewhere]) -> None:
+        """These will be asked next, the first before the others; what was said before counts no more."""
+        numbers = [strategy.number for strategy in wanted]
+        if numbers != self._wanted:
+            self._begin()
+            self._wanted = numbers
+            self._send(("prepare", 0, numbers))
 
     def tell(self, what: str, number: int, message: object) -> None:
         self._told.append((what, number, message))
@@ -64,20 +77,25 @@ class Chooser:
 
     def ask(self, number: int, count: int) -> None:
         """Once, until the answer is fetched."""
-        if self._pid is None:
-            self._start()
+        self._begin()
         if number not in self._asked:
             self._asked.add(number)
             self._send(("propose", number, count))
 
+    def asked(self, number: int) -> bool:
+        """Whether something was asked for that has not been fetched."""
+        return number in self._asked
+
+    def answered(self, number: int) -> bool:
+        """Whether `answer` would not wait for what was asked for. InternalError if the process has ended."""
+        while number not in self._answers and self._stream.poll():
+            self._hear()
+        return number in self._answers
+
     def answer(self, number: int) -> Choice:
         """What was asked for. InternalError if the process has ended."""
         while number not in self._answers:
-            try:
-                other, found = self._stream.recv()
-            except (EOFError, OSError):
-                raise InternalError("the process that chooses configs has ended") from None
-            self._answers[other] = found
+            self._hear()
         self._asked.remove(number)
         result = self._answers.pop(number)
         if isinstance(result, BurnishError):
@@ -91,19 +109,32 @@ class Chooser:
             os.waitpid(self._pid, 0)
             self._stream.close()
         self._pid = None
-        self._answers, self._asked = {}, set()
+        self._answers, self._asked, self._wanted = {}, set(), []
 
-    def _start(self) -> None:
-        self._pid, self._stream = begin_server(self._serve)
-        for message in self._told:
-            self._send(message)
+    def _begin(self) -> None:
+        if self._pid is None:
+            self._pid, self._stream = begin_server(self._serve)
+            for message in self._told:
+                self._send(message)
+
+    def _hear(self) -> None:
+        try:
+            number, found = self._stream.recv()
+        except (EOFError, OSError):
+            raise InternalError("the process that chooses configs has ended") from None
+        self._answers[number] = found
 
     def _serve(self, stream: Connection) -> None:
         """In the process."""
         pin(self._cpus)
         os.nice(POLITE)
         strategies: dict[int, Random] = {}
+        unknown: deque[int] = deque()  # strategies whose spaces are to be learnt
         while True:
+            if unknown and not stream.poll():
+                if not _prepare(strategies[unknown[0]]):
+                    unknown.popleft()
+                continue
             try:
                 what, number, message = stream.recv()
             except EOFError:
@@ -112,6 +143,8 @@ class Chooser:
                 strategies[number] = self._make(message)
             elif what == "tell":
                 strategies[number].tell(*message)
+            elif what == "prepare":
+                unknown = deque(message)
             else:
                 stream.send((number, _choose(strategies[number], message)))
 
@@ -120,31 +153,54 @@ class Chooser:
             self._stream.send(message)
 
 
-class Elsewhere:
-    """A strategy of a chooser."""
+class Elsewhere(Random):
+    """A strategy of a chooser. What is drawn by chance is drawn here."""
 
-    def __init__(self, chooser: Chooser, number: int):
-        self._chooser, self._number = chooser, number
+    def __init__(self, chooser: Chooser, number: int, space: Space):
+        super().__init__(space, CHANCE + number)
+        self.number = number
+        self._chooser = chooser
         self._scores: dict[Point, float] = {}
         self.took = 0.0  # seconds, to choose what was proposed last
 
     def tell(self, point: Point, seconds: float | None) -> None:
-        self._chooser.tell("tell", self._number, (point, seconds))
+        super().tell(point, seconds)
+        self._chooser.tell("tell", self.number, (point, seconds))
 
     def ask(self, count: int) -> None:
         """Begins to choose, by what has been told until now."""
-        self._chooser.ask(self._number, count)
+        self._chooser.ask(self.number, count)
+
+    @property
+    def asked(self) -> bool:
+        """Whether something has been asked for and not been proposed."""
+        return self._chooser.asked(self.number)
+
+    @property
+    def ready(self) -> bool:
+        """Whether what was asked for has been chosen."""
+        return self._chooser.answered(self.number)
 
     def propose(self, count: int) -> list[Point]:
-        """As many as were asked for before, if anything was."""
-        self.ask(count)
-        found = self._chooser.answer(self._number)
-        self._scores, self.took = dict(zip(found.points, found.scores or ())), found.seconds
-        return found.points
+        """As many as were asked for before, if anything was; without those that were measured since."""
+        while True:
+            self.ask(count)
+            found = self._chooser.answer(self.number)
+            self._scores, self.took = dict(zip(found.points, found.scores or ())), found.seconds
+            points = [point for point in found.points if point not in self.times]
+            if points or not found.points:
+                return points
 
     def expected(self, points: Sequence[Point]) -> list[float] | None:
         """Of what was proposed last."""
         return [self._scores[p] for p in points] if all(p in self._scores for p in points) else None
+
+
+def _prepare(strategy: Random) -> bool:
+    """What is wrong with a space is told by those who are asked."""
+    with suppress(Exception):
+        return strategy.prepare()
+    return False
 
 
 def _choose(strategy: Random, count: int) -> Choice | BurnishError:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import InputError
+from .choosing import Learning
 from .costs import made_by, record_of
 from .isolate import Candidate, Local
 from .learner import Learner
@@ -22,7 +23,7 @@ from .model import OBJECTIVES
 from .records import Records
 from .search import Genetic, Random, Strategy
 from .space import Point, Space
-from .tuner import BATCH, TIME_LIMIT, Learning, Measurer
+from .tuner import BATCH, TIME_LIMIT, Measurer
 
 STRATEGIES = (*OBJECTIVES, "genetic", "random")
 """By what they learn: annealing on a model that ranks, or on one of times; crossing the fastest; nothing."""

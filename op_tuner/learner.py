@@ -73,6 +73,8 @@ class TaskLearner:
         self._rows: dict[Point, np.ndarray | None] = {}  # of lowered points; None if that fails
         self._models: list[CostModel] = []
         self._numbered: Numbered | None = None
+        self._lessons, self._sure = LESSONS, -WORTH
+        self._random = np.random.default_rng(learner.seed)
         self.bulk = Bulk()
         self._fresh: list[tuple[Point, Sketch]] = []  # what `_bulk` has not been given yet
 
@@ -101,11 +103,30 @@ class TaskLearner:
             scores[list(known)] = np.mean([model.predict(features) for model in models], axis=0)
         return scores
 
+    def study(self, numbered: Numbered) -> bool:
+        """A lesson: lowers points, random ones and their neighbours. Whether another one is worth its time:
+        not once most others' features are known for sure, or the last one told little."""
+        if self._numbered is not numbered:
+            self._numbered, self.bulk = numbered, Bulk()
+            self._lessons, self._sure = LESSONS, -WORTH
+        if not self._lessons:
+            return False
+        rows = numbered.draw(LESSON, self._random)
+        rows = np.concatenate([rows, numbered.neighbours(rows, self._random)])
+        before = self._sure
+        self._sure = float(self.bulk.rows(rows)[1].mean()) if len(self.bulk) and len(rows) else 0.0
+        if self._sure > ENOUGH or self._sure < before + WORTH:
+            self._lessons = 0
+            return False
+        self._lowered([point for point in numbered.points(rows) if point is not None])
+        self._lessons -= 1
+        return self._lessons > 0
+
     def drafts(self, numbered: Numbered, rows: np.ndarray, opinions: np.ndarray) -> np.ndarray:
         """Scores from features that are put together from other programs'; each row's by the model named."""
         if self._numbered is not numbered:
-            self._numbered, self.bulk = numbered, Bulk()
-            self._study(numbered)
+            while self.study(numbered):
+                pass
         models, scores = self._fitted(), np.zeros(len(rows))  # fitting adds to what features are told from
         features = self.bulk.features(rows)
         for n, model in enumerate(models):
@@ -117,21 +138,6 @@ class TaskLearner:
         if not self._models:
             self._models = self.learner.local(self)
         return self._models
-
-    def _study(self, numbered: Numbered) -> None:
-        """Lowers points, random ones and their neighbours, until most others' features are known for sure or
-        more points tell no more."""
-        random, sure = np.random.default_rng(self.learner.seed), -WORTH
-        for _ in range(LESSONS):
-            rows = numbered.draw(LESSON, random)
-            rows = np.concatenate([rows, numbered.neighbours(rows, random)])
-            before, sure = (
-                sure,
-                float(self.bulk.rows(rows)[1].mean()) if len(self.bulk) and len(rows) else 0.0,
-            )
-            if sure > ENOUGH or sure < before + WORTH:
-                break
-            self._lowered([point for point in numbered.points(rows) if point is not None])
 
     def _told(self, points: Sequence[Point]) -> dict[Point, np.ndarray]:
         """Rows that are sure without lowering."""

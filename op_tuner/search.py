@@ -42,6 +42,9 @@ class Strategy(Protocol):
     def propose(self, count: int) -> list[Point]:
         """Points that are not known yet, the most promising first; fewer where the space ends."""
 
+    def chance(self, count: int) -> list[Point]:
+        """Points that are not known yet, drawn by chance, which takes no time; fewer where most are known."""
+
     def tell(self, point: Point, seconds: float | None) -> None:
         """A measured point; None if it failed."""
 
@@ -56,6 +59,9 @@ class Scorer(Protocol):
 
     def ready(self) -> bool:
         """Whether it has learnt anything."""
+
+    def study(self, numbered: Numbered) -> bool:
+        """Learns a part of what drafts need to know of the space; whether there is more to learn."""
 
     def scores(self, points: Sequence[Point], opinion: int) -> np.ndarray:
         """Larger is faster; -inf for what cannot be built."""
@@ -81,7 +87,14 @@ class Random:
     def expected(self, points: Sequence[Point]) -> list[float] | None:
         return None
 
+    def prepare(self) -> bool:
+        """A part of what choosing needs to know of the space; whether there is more."""
+        return False
+
     def propose(self, count: int) -> list[Point]:
+        return self.chance(count)
+
+    def chance(self, count: int) -> list[Point]:
         return self._random(count, [])
 
     def _random(self, count: int, taken: Sequence[Point]) -> list[Point]:
@@ -104,7 +117,7 @@ class Genetic(Random):
     def propose(self, count: int) -> list[Point]:
         parents = self._fastest(POPULATION)
         if len(parents) < 2:
-            return self._random(count, [])
+            return self.chance(count)
         best = parents[0][0]
         fitness = [best / max(seconds, 1e-12) for seconds, _ in parents]
         points = [point for _, point in parents]
@@ -141,6 +154,9 @@ class Annealing(Random):
         """(n, knobs) of a small space."""
         return self.numbered.every(FEW)
 
+    def prepare(self) -> bool:
+        return self.scorer.study(self.numbered)
+
     def propose(self, count: int) -> list[Point]:
         """In rounds, the longer the more is known: a few more measurements then change a model little."""
         planned = [point for point in self._planned if point not in self.times]
@@ -148,7 +164,7 @@ class Annealing(Random):
             self._planned = planned[count:]
             return planned[:count]
         if not self.scorer.ready():
-            return self._random(count, [])
+            return self.chance(count)
         size = count * max(1, int(PLANNED * len(self.times) / max(count, 1)))
         chance = sum(self.rng.random() < EPSILON for _ in range(size))
         found = self._promising(size - chance)
@@ -187,6 +203,7 @@ class Annealing(Random):
 
     def _walk(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(n, knobs) points, (n,) the models that they were drafted by, and (n,) those drafts."""
+        self.scorer.study(self.numbered)
         if self._every is None:
             return self._anneal()
         opinions = np.repeat(np.arange(self.scorer.opinions), len(self._every))

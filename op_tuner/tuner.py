@@ -19,19 +19,17 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..compiler.kernel_task import KernelTask
 from ..errors import InputError
-from .chooser import Chooser, Elsewhere
+from .chooser import Elsewhere
+from .choosing import Choosing
 from .confirm import Confirming, Network
 from .costs import record_of
 from .forecast import Forecast, curve, play, winning
 from .hardware import Hardware
 from .isolate import Candidate, Local, Spans
-from .learner import Learner
 from .measure import SECONDS, Measurement
 from .model import OBJECTIVES, CostModel
 from .records import CONFIRMED, Records, made_by
-from .search import Annealing, Genetic, Random, Strategy
 from .space import Point, Space
 from .tuned_task import TunedTask, Wanted
 
@@ -136,17 +134,14 @@ class Tuner:
         self.interrupted = False
         self.forecast: Forecast | None = None
         self.history: list[Trial] = []
-        self._strategy, self._seed = strategy, seed
-        self._learner = Learner(objective, seed, prior) if strategy == "annealing" else None
-        idle = self.measure.idle if self._learner else ()
-        self._chooser = Chooser(self._chosen_by, idle) if idle else None
+        self._choosing = Choosing(strategy, objective, seed, prior, self.measure.idle)
         self._next: TunedTask | None = None  # whose configs are being chosen
         self._limit: int | None = None
         self._budget: float | None = None
         self._started = 0.0
         self._batches = 0
-        self._choosing: list[float] = []  # seconds by point, of each batch that was chosen in the way of now
-        self._by_model = self._learner is None
+        self._choices: list[float] = []  # seconds by point, of each batch that was chosen in the way of now
+        self._by_model = not self._choosing.learns
         self._planning = _Planning()
         self._tasks: dict[str, TunedTask] = {}
         self._want(tasks)
@@ -185,8 +180,7 @@ class Tuner:
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
-            if self._chooser is not None:
-                self._chooser.close()
+            self._choosing.close()
             self._next = None
             whole = self._elapsed()
             self.spent.whole += whole
@@ -205,9 +199,8 @@ class Tuner:
         return before != {digest: t.count for digest, t in self._tasks.items() if t.count}
 
     def _task(self, wanted: Wanted) -> TunedTask:
-        make: Callable[[KernelTask], Strategy] = self._chooser.strategy if self._chooser else self._chosen_by
         space = Space(wanted.task)
-        found = TunedTask(wanted, space, make(wanted.task), space.default())
+        found = TunedTask(wanted, space, self._choosing.strategy(wanted.task), space.default())
         machine, here = self.measure.hardware, made_by()
         for r in self.records.of(wanted.task):
             if r.hardware == machine and r.cold == self.cold and r.made_by == here:
@@ -217,16 +210,12 @@ class Tuner:
                 found.learn_inside(r)
         return found
 
-    def _chosen_by(self, task: KernelTask) -> Random:
-        if self._learner is not None:
-            return Learning(Space(task), self._learner, self._seed)
-        return {"genetic": Genetic, "random": Random}[self._strategy](Space(task), self._seed)
-
     def _settle(self) -> None:
         """Measures the defaults of what the plan runs, and plans again, until nothing new enters it."""
         for _ in range(ROUNDS):
             new = [t for t in self.tasks if (t.count or t.wanted.base) and not t.default_known]
             for n in range(0, len(new), BATCH):
+                self._choosing.prepare([t.strategy for t in [*self._ranking(), *new[n:]]])
                 self._try([(found, found.default) for found in new[n : n + BATCH]])
             if self._over(self._reserve()) or not self.plan_again():
                 return
@@ -251,23 +240,22 @@ class Tuner:
 
     def _search(self) -> None:
         while not self._over(self._reserve()):
-            calibrated = self._by_model and len(self._choosing) >= CALIBRATION
+            calibrated = self._by_model and len(self._choices) >= CALIBRATION
             if self.forecast is None and (calibrated or self._progress() >= EARLY):
                 self._predict()
-            best, self._next = self._next or self._most_promising(), None
+            best, self._next = self._next or next(iter(self._ranking()), None), None
             if best is None:
                 return
             self._batch(best)
             if self._may_change() and self.plan_again():
                 self._settle()
 
-    def _most_promising(self) -> TunedTask | None:
-        """The task with the largest expected gain, per second of measuring where time is what is given."""
+    def _ranking(self) -> list[TunedTask]:
+        """Tasks by expected gain, the largest first; per second of measuring where time is what is given."""
         gain = curve(self.tasks)
         timed = self._budget is not None
         gains = [(t.gain(gain) / (self._cost(t) or 1.0 if timed else 1.0), t) for t in self.tasks]
-        best = max((g for g in gains if not g[1].exhausted), key=lambda g: g[0], default=(0.0, None))
-        return best[1] if best[0] > 0 else None
+        return [t for g, t in sorted(gains, key=lambda g: -g[0]) if g > 0 and not t.exhausted]
 
     def _batch(self, found: TunedTask) -> None:
         self._batches += 1
@@ -276,20 +264,24 @@ class Tuner:
             return
         start = time.monotonic()
         left = max(1, self._left(found))
-        points = found.strategy.propose(min(BATCH, left))[:left]
-        scores = found.strategy.expected(points)
+        run = (self._elapsed(), self._whole())
+        points, scores = self._choosing.propose(found.strategy, min(BATCH, left), *run)
+        points = points[:left]
         found.exhausted = not points
         if scores and not self._by_model:
-            self._choosing, self._by_model = [], True
+            self._choices, self._by_model = [], True
         if points:
-            self._choosing.append((time.monotonic() - start) / len(points))
-        self._ask_ahead()
+            self._choices.append((time.monotonic() - start) / len(points))
+        self._ask_ahead(found)
         self._try([(found, point) for point in points], scores)
 
-    def _ask_ahead(self) -> None:
+    def _ask_ahead(self, found: TunedTask) -> None:
         """What to measure next is chosen meanwhile, by what is known before the batch of now: as much as is
-        measured while it takes to choose."""
-        best = self._most_promising() if self._chooser is not None else None
+        measured while it takes to choose. If that of now was drawn by chance, its task is still the next."""
+        ranking = self._ranking()
+        self._choosing.prepare([t.strategy for t in ranking])
+        waits = isinstance(found.strategy, Elsewhere) and found.strategy.asked
+        best = found if waits else next(iter(ranking), None)
         if best is not None and best.default_known and isinstance(best.strategy, Elsewhere):
             meanwhile = math.ceil(best.strategy.took / (self._cost(best) or math.inf))
             best.strategy.ask(min(max(BATCH, meanwhile), LARGEST))
@@ -316,6 +308,12 @@ class Tuner:
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
 
+    def _whole(self) -> float:
+        """Seconds that the run will take, about."""
+        if self._budget is not None:
+            return self._budget
+        return self._elapsed() + ((self._limit or 0) - self.measured) * self._mean_cost()
+
     def _progress(self) -> float:
         """The share of the run that is over."""
         by_trials = self.measured / self._limit if self._limit else 0.0
@@ -325,7 +323,7 @@ class Tuner:
         """Seconds of one more trial of a task, choosing it included; 0 where nothing has been measured."""
         if not found.first:
             return self._mean_cost()
-        latest = self._choosing[-CALIBRATION:]
+        latest = self._choices[-CALIBRATION:]
         measuring = found.spent / found.tried if found.tried else self._again() * found.first
         return measuring + (statistics.fmean(latest) if latest else 0.0)
 
@@ -479,22 +477,6 @@ class _Planning:
     batches: int = 0
     at: float = 0.0
     took: float = 0.0
-
-
-class Learning(Annealing):
-    """Annealing on a model that learns from every measurement."""
-
-    def __init__(self, space: Space, learner: Learner, seed: int):
-        self.own = learner.task(space.task)
-        super().__init__(space, self.own, seed)
-
-    def tell(self, point: Point, seconds: float | None) -> None:
-        super().tell(point, seconds)
-        self.own.tell(point, seconds)
-
-    def expected(self, points: Sequence[Point]) -> list[float] | None:
-        """The model's scores, once it has learnt; larger is faster."""
-        return list(map(float, self.own.scores(points))) if points and self.own.ready() else None
 
 
 def _micro(seconds: float) -> str:

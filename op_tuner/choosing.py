@@ -1,0 +1,104 @@
+"""Who chooses which configs of a task are measured next, and how much of a run that may take.
+
+Where cores are idle, a process of its own chooses (`chooser`), and what is measured until it has answered
+is drawn by chance. Elsewhere choosing and measuring take turns, and chance draws what would take more than
+SHARE of a run to choose.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+
+from ..compiler.kernel_task import KernelTask
+from .chooser import Chooser, Elsewhere
+from .learner import Learner
+from .model import CostModel
+from .search import Annealing, Genetic, Random, Strategy
+from .space import Point, Space
+
+SHARE = 0.1  # of a run that choosing may take, where nothing is measured meanwhile
+AHEAD = 8  # tasks whose spaces a process that chooses should know, before anyone asks
+
+
+class Choosing:
+    """Gives tasks their strategies and asks these. ToolError if xgboost is missing where it is needed.
+
+    prior   what a learned model begins with
+    idle    CPUs that do not measure
+    """
+
+    def __init__(
+        self, strategy: str, objective: str, seed: int, prior: CostModel | None, idle: Collection[int]
+    ):
+        self._strategy, self._seed = strategy, seed
+        self._learner = Learner(objective, seed, prior) if strategy == "annealing" else None
+        self._chooser = Chooser(self._here, idle) if idle and self._learner else None
+        self._spent = 0.0
+        self._choices: dict[Strategy, list[float]] = {}  # seconds
+
+    @property
+    def learns(self) -> bool:
+        return self._learner is not None
+
+    def strategy(self, task: KernelTask) -> Strategy:
+        return self._here(task) if self._chooser is None else self._chooser.strategy(task)
+
+    def propose(
+        self, strategy: Strategy, count: int, elapsed: float, whole: float
+    ) -> tuple[list[Point], list[float] | None]:
+        """Points of a task, and their scores if a model chose them, in a run of which `elapsed` of about
+        `whole` seconds are over."""
+        if not self._wise(strategy, count, elapsed, whole) and (points := strategy.chance(count)):
+            return points, None
+        start = time.monotonic()
+        points = strategy.propose(count)
+        scores = strategy.expected(points)
+        self._choices.setdefault(strategy, []).append(time.monotonic() - start)
+        self._spent += self._choices[strategy][-1]
+        return points, scores
+
+    def _wise(self, strategy: Strategy, count: int, elapsed: float, whole: float) -> bool:
+        """Whether to ask the strategy."""
+        if isinstance(strategy, Elsewhere):
+            strategy.ask(count)
+            return strategy.ready
+        allowed = SHARE * (elapsed + whole) / 2  # the first choices tell most
+        return self._learner is None or self._spent + self._expected(strategy) <= allowed
+
+    def prepare(self, strategies: Sequence[Strategy]) -> None:
+        """These are asked next, the first one first: what can be learnt of their spaces meanwhile is."""
+        if self._chooser is not None:
+            self._chooser.prepare([s for s in strategies[:AHEAD] if isinstance(s, Elsewhere)])
+
+    def close(self) -> None:
+        if self._chooser is not None:
+            self._chooser.close()
+
+    def _here(self, task: KernelTask) -> Random:
+        """In this process, or the one that chooses."""
+        if self._learner is not None:
+            return Learning(Space(task), self._learner, self._seed)
+        return {"genetic": Genetic, "random": Random}[self._strategy](Space(task), self._seed)
+
+    def _expected(self, strategy: Strategy) -> float:
+        """Seconds of a choice: as the latest of this task, or as the first ones of others; 0 before any."""
+        if strategy in self._choices:
+            return self._choices[strategy][-1]
+        return max((seconds[0] for seconds in self._choices.values()), default=0.0)
+
+
+class Learning(Annealing):
+    """Annealing on a model that learns from every measurement."""
+
+    def __init__(self, space: Space, learner: Learner, seed: int):
+        self.own = learner.task(space.task)
+        super().__init__(space, self.own, seed)
+
+    def tell(self, point: Point, seconds: float | None) -> None:
+        super().tell(point, seconds)
+        self.own.tell(point, seconds)
+
+    def expected(self, points: Sequence[Point]) -> list[float] | None:
+        """The model's scores, once it has learnt; larger is faster."""
+        return list(map(float, self.own.scores(points))) if points and self.own.ready() else None
