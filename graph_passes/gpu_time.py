@@ -8,6 +8,7 @@ they do on the device, whatever template made the loops.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -34,7 +35,8 @@ HIDDEN = 0.75  # of the shorter bounds' time
 def program_time(program: Program, gpu: Gpu) -> float:
     """Seconds of all kernels of a scheduled program, one after the other."""
     buffers = {b.name: b for b in (*program.params, *program.temps)}
-    return sum(_Kernel(buffers, gpu, st).seconds for st in program.body)
+    kernels = Counter(L.launches(program.body))
+    return sum(count * _Kernel(buffers, gpu, st).seconds for st, count in kernels.items())
 
 
 @dataclass

@@ -9,7 +9,7 @@ variables, so that no compiler needs to find that out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from ...errors import InternalError
 from ..ir import affine, loops
@@ -31,7 +31,7 @@ def generate(program: Program, target: Target, dialect: Dialect) -> KernelCode:
     """The kernels of all steps of a lowered program, and the helper functions that they call."""
     helpers: dict[str, str] = {}
     texts: list[str] = []
-    order = list(launches(program.body))
+    order = list(loops.launches(program.body))
     kernels: dict[Stmt, Step] = {}
     for st in order:
         if st in kernels:
@@ -43,19 +43,6 @@ def generate(program: Program, target: Target, dialect: Dialect) -> KernelCode:
         kernels[st] = Step(symbol, math.prod(kernel.launch.grid), 0, kernel.launch)
     source = "\n\n".join([*helpers.values(), *texts]) + "\n"
     return KernelCode(program.name, source, tuple(kernels[st] for st in order))
-
-
-def launches(body: Body) -> Iterator[Stmt]:
-    """The kernels in the order in which they run; a serial loop around block loops repeats them."""
-    for st in body:
-        if isinstance(st, For) and st.kind == "serial" and _has_blocks(st.body):
-            yield from list(launches(st.body)) * _constant_extent(st)
-        else:
-            yield st
-
-
-def _has_blocks(body: Body) -> bool:
-    return any(isinstance(st, For) and st.kind.startswith("block.") for st in loops.walk(body))
 
 
 class _Kernel:

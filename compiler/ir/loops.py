@@ -159,6 +159,22 @@ def walk(body: Body | Stmt) -> Iterator[Stmt]:
                 yield from walk(other)
 
 
+def launches(body: Body) -> Iterator[Stmt]:
+    """The kernels of a GPU program in the order in which they run; a serial loop around block loops repeats
+    them.
+    """
+    for st in body:
+        if isinstance(st, For) and st.kind == "serial" and _has_blocks(st.body):
+            assert st.extent is not None
+            yield from list(launches(st.body)) * st.extent
+        else:
+            yield st
+
+
+def _has_blocks(body: Body) -> bool:
+    return any(isinstance(st, For) and st.kind.startswith("block.") for st in walk(body))
+
+
 def expressions(st: Stmt) -> tuple[Expr, ...]:
     """The expressions that stand in the statement itself, not in its body."""
     match st:

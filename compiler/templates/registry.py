@@ -11,7 +11,7 @@ from ...errors import InternalError
 from ..kernel_task import KernelTask
 from . import direct, fourier, kn2row, map, naive, patches, recurrence, rows, strips, winograd
 from .algorithm import Algorithm
-from .gpu import bind, blocks, cells, grid, tiles
+from .gpu import bind, blocks, cells, grid, tiles, window
 
 TEMPLATES: dict[str, ModuleType] = {
     "winograd": winograd,
@@ -30,6 +30,7 @@ TEMPLATES: dict[str, ModuleType] = {
 GPU_TEMPLATES: dict[str, ModuleType] = {
     "cells": cells,
     "tiles": tiles,
+    "window": window,
     "blocks": blocks,
     "grid": grid,
     "bind": bind,

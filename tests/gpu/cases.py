@@ -13,6 +13,7 @@ from burnish.compiler.ir import loops_interpreter
 from burnish.compiler.ir.graph import Graph
 from burnish.compiler.ir.loops import Program
 from burnish.compiler.ir.loops_verifier import verify
+from burnish.compiler.ir.types import Layout
 from burnish.compiler.kernel_task import Config, DefaultConfig
 from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.target import Target
@@ -24,6 +25,8 @@ from .device import Kernels
 
 T = TypeVar("T")
 MakeConfig = Callable[[], Config]
+Run = Callable[[int, list[np.ndarray]], Sequence[np.ndarray]]
+"""The results of a graph's node by number on its operands."""
 
 
 class Drawn(DefaultConfig):
@@ -52,11 +55,22 @@ class Built:
     programs: list[dict[str, Program]]
 
 
+def laid_out(graph: Graph, layout: Layout | None) -> Graph:
+    """The graph with this layout of its first input and its outputs."""
+    types = {v: graph.types[v].with_layout(layout) for v in (graph.inputs[0], *graph.outputs) if layout}
+    return replace(graph, types={**graph.types, **types})
+
+
 def build(
-    case: Case, target: Target, label: str, config: MakeConfig = DefaultConfig, only: str = ""
+    case: Case,
+    target: Target,
+    label: str,
+    config: MakeConfig = DefaultConfig,
+    only: str = "",
+    layout: Layout | None = None,
 ) -> Built:
-    """`only`: by that template alone, where it fits."""
-    graph = build_graph(case)
+    """`only`: by that template alone, where it fits; `layout`: of the first input and the outputs."""
+    graph = laid_out(build_graph(case), layout)
     programs: list[dict[str, Program]] = []
     for n, piece in enumerate(pieces(graph, target, threads=1)):
         names = [piece.algorithm(only)] if only else piece.tasks
@@ -67,6 +81,15 @@ def build(
     return Built(case, graph, programs)
 
 
+def on_layouts(graph: Graph, run: Run, n: int, operands: list[np.ndarray]) -> list[np.ndarray]:
+    """What `run` gives on physical arrays, as logical ones."""
+    node = graph.nodes[n]
+    layouts = [(graph.types[v], graph.types[v].layout) for v in (*node.reads, *node.outputs)]
+    outputs = run(n, [a if lay is None else lay.pack(a) for a, (_, lay) in zip(operands, layouts)])
+    results = zip(outputs, layouts[len(node.reads) :])
+    return [a if lay is None else lay.unpack(a.reshape(t.physical_shape), t.dims) for a, (t, lay) in results]
+
+
 def check(built: Built, kernels: Kernels) -> None:
     """The results of each template against the reference."""
 
@@ -75,14 +98,19 @@ def check(built: Built, kernels: Kernels) -> None:
         return kernels.run((programs.get(algorithm) or next(iter(programs.values()))).name, operands)
 
     for algorithm in dict.fromkeys(a for programs in built.programs for a in programs):
-        check_nodes(built.case, built.graph, partial(run, algorithm), f"{built.case.id}, {algorithm}")
+        logical = partial(on_layouts, built.graph, partial(run, algorithm))
+        check_nodes(built.case, built.graph, logical, f"{built.case.id}, {algorithm}")
 
 
 def check_all(
-    cases: Sequence[Case], target: Target, config: MakeConfig = DefaultConfig, only: str = ""
+    cases: Sequence[Case],
+    target: Target,
+    config: MakeConfig = DefaultConfig,
+    only: str = "",
+    layout: Layout | None = None,
 ) -> None:
     """All cases, built together; AssertionError names each that is wrong."""
-    found = [build(case, target, f"k{n}", config, only) for n, case in enumerate(cases)]
+    found = [build(case, target, f"k{n}", config, only, layout) for n, case in enumerate(cases)]
     programs = [p for built in found for node in built.programs for p in node.values()]
     kernels = Kernels(programs, target)
     failures = []
@@ -94,14 +122,18 @@ def check_all(
     assert not failures, "\n".join(failures)
 
 
-def check_meaning(case: Case, target: Target, template: str, configs: int = 4) -> None:
+def check_meaning(
+    case: Case, target: Target, template: str, configs: int = 4, layout: Layout | None = None
+) -> None:
     """The programs of a case, interpreted in both orders of blocks and threads, with the default config and
     drawn ones.
     """
     rng = Random(case.id)
     for n in range(configs):
-        built = build(case, target, "meaning", (lambda: Drawn(rng)) if n else DefaultConfig, template)
+        config = (lambda: Drawn(rng)) if n else DefaultConfig
+        built = build(case, target, "meaning", config, template, layout)
         assert any(template in programs for programs in built.programs)
         programs = [next(iter(found.values())) for found in built.programs]
         for order in loops_interpreter.ORDERS:
-            check_nodes(case, built.graph, partial(run_nodes, programs, order), order)
+            logical = partial(on_layouts, built.graph, partial(run_nodes, programs, order))
+            check_nodes(case, built.graph, logical, order)

@@ -11,6 +11,7 @@ from burnish.compiler.lower.lower import finished
 from burnish.compiler.target import get_target
 from burnish.errors import UnsupportedError
 
+from . import test_cells, test_window
 from .cases import build
 from .nvcc import compiled, sources_of
 from .test_cases import sample
@@ -33,6 +34,17 @@ def test_operators_compile():
     programs = [p for b in built for node in b.programs for p in node.values()]
     kernels = compiled([generate(finished(p, target), target).ir for p in programs], target)
     assert len(kernels) >= len(programs) - 5  # those of empty tensors have none
+
+
+def test_templates_spill_nothing():
+    """Those that write out much code, as they are by default."""
+    target = get_target("cuda-sm80")
+    cases = [(c, "window") for c in test_window.CASES[:5]] + [(test_cells.CASES[4], "cells")]
+    built = [build(case, target, f"k{n}", only=only) for n, (case, only) in enumerate(cases)]
+    programs = [p for b in built for node in b.programs for p in node.values()]
+    kernels = compiled([generate(finished(p, target), target).ir for p in programs], target)
+    assert len(kernels) > len(cases)
+    assert all(k.spilt == k.stack == 0 and k.registers <= 128 for k in kernels), kernels
 
 
 def test_modules_are_not_there_yet():
