@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .compiler.build_kernel import Kernel
-from .compiler.codegen import device_code
+from .compiler.build_kernel import Kernel, device_program
 from .compiler.codegen.llvm import LoadedCode
 from .compiler.ir.plan import Copy, Plan, PlanIO, Step, encode
 from .compiler.target import Target, host_threads, runs_here
@@ -69,7 +68,8 @@ class Module:
         """
         plan = packed.plan
         if target.gpu:
-            code: DeviceCode | None = _device_code(plan, target.gpu.language, kernels)
+            source = device_program(kernels, plan.kernels, target)
+            code: DeviceCode | None = DeviceCode(target.gpu.language, source)
             objects: list[bytes] = []
         else:
             code, objects = None, [k.object for k in kernels]
@@ -144,13 +144,6 @@ class Module:
         if self._link is None:
             raise InputError(f"{path}: a module loaded from a file cannot be saved again")
         self._link(path, "program")
-
-
-def _device_code(plan: Plan, language: str, kernels: Sequence[Kernel]) -> DeviceCode:
-    """The kernels, which are source text in a GPU's language, as one program."""
-    launches = {step.symbol: step.launch for k in kernels for step in k.steps if step.launch}
-    sources = [k.object.decode() for k in kernels]
-    return DeviceCode(language, device_code.encode(language, sources, plan.kernels, launches))
 
 
 def _tensor(io: PlanIO) -> binding.TensorInfo:

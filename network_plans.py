@@ -47,7 +47,7 @@ class NetworkPlans:
 
     def __init__(self, graph: Graph, target: Target, threads: int, options: PlanOptions, records: Records):
         self.graph, self.target, self.threads, self.options = graph, target, threads, options
-        self.cold = graph.constant_bytes > target.l3  # as `pipeline.price`
+        self.cold = not target.gpu and graph.constant_bytes > target.l3  # as `pipeline.price`
         predicted = predicted_cost(target, threads)
         copy = partial(conversion_task, target=target, threads=threads)
         self._costs = MeasuredCosts(records, target, threads, measure=False, cold=self.cold)

@@ -30,6 +30,7 @@ from .graph_passes.views import find_views
 from .kernel_cache import KernelStore
 from .module import Module, load
 from .op_tuner.costs import MeasuredCosts, conversion_task
+from .op_tuner.measure import require_runnable
 from .op_tuner.records import default_path, tuned_configs
 from .runtime.binding import thread_count
 
@@ -176,11 +177,13 @@ def price(
 
     What they do not say is measured on this machine, once, and remembered; or else predicted.
     """
-    if measure and not runs_here(target):
+    if measure and target.gpu:
+        require_runnable(target)
+    elif measure and not runs_here(target):
         raise InputError(
             f"target {target.name} does not run on this machine, so nothing can be measured for it"
         )
-    cold = graph.constant_bytes > target.l3  # else weights are in a cache from one run to the next
+    cold = not target.gpu and graph.constant_bytes > target.l3  # else weights are in a cache from run to run
     known = MeasuredCosts(records, target, threads, progress, measure=measure, cold=cold)
     copy = partial(conversion_task, target=target, threads=threads)
     return price_graph(graph, predicted_cost(target, threads), options, known, copy)

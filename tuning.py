@@ -126,7 +126,8 @@ def tune(
     """
     started = time.monotonic()
     machine = get_target(target)
-    count = thread_count(threads) or (1 if simulates(machine) and workers is None else host_threads())
+    alone = machine.gpu or (simulates(machine) and workers is None)
+    count = thread_count(threads) or (1 if alone else host_threads())
     if workers is None and not simulates(machine):
         require_runnable(machine)
     if workers is None and simulates(machine) and count != 1:
@@ -156,8 +157,8 @@ def tune(
         tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
         if tuner.interrupted:
             tuner.plan_again()
-    alone = "times are simulated, of kernels alone" if workers is None else "workers measure kernels alone"
-    why = alone if tuner.confirming is None else tuner.confirming.failure
+    apart = "times are simulated, of kernels alone" if workers is None else "workers measure kernels alone"
+    why = apart if tuner.confirming is None else tuner.confirming.failure
     kernels = tuple(_kernel(t) for t in tuner.tasks if t.count or t.wanted.base)
     how = (known.path, count, tuner.measured, time.monotonic() - started, tuner.interrupted)
     return Tuning(
@@ -167,7 +168,7 @@ def tune(
 
 def simulates(target: Target) -> bool:
     """Whether candidates for the target are measured by simulating it, since this machine is another."""
-    return target.arch in ARCHITECTURES and not runs_here(target)
+    return target.kind == "cpu" and target.arch in ARCHITECTURES and not runs_here(target)
 
 
 def _measurer(

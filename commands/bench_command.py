@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import click
 import onnx
 from rich.console import Console
 
+from ..compiler.target import get_target
 from ..errors import InputError
+from ..op_tuner.measure import find_gpu
 from ..op_tuner.records import default_path
 from ..pipeline import compile as compile_model
 from ..pipeline import records_path
@@ -97,6 +100,8 @@ def command(
     for path in (json_file, markdown):
         if path:
             check_writable(path)
+    machine = get_target(target)
+    device = {"device": str(find_gpu(machine))} if machine.gpu else {}
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
     own = partial(compile_model, target=target, cache=cache)
     contestants: list[peers.Peer] = [peers.Burnish(own)]
@@ -128,6 +133,7 @@ def command(
                 console.print(message, highlight=False, soft_wrap=True, markup=False)
 
         result = bench(networks, contestants, threads=threads, rounds=rounds, seed=seed, progress=progress)
+    result = replace(result, versions={**result.versions, **device})
     if json_file:
         write_file(json_file, to_json(result))
     if markdown:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .codegen import c_like, cuda, llvm, opencl
+from .codegen import c_like, cuda, device_code, llvm, opencl
 from .codegen.kernel_code import KernelCode, Step
 from .ir.loops import Program
 from .kernel_task import Config, KernelTask
@@ -43,6 +44,13 @@ def assemble(program: Program, target: Target) -> Kernel:
     if target.kind == "gpu":
         return _kernel(program, code, code.ir.encode())
     return _kernel(program, code, llvm.object_code(code, target))
+
+
+def device_program(kernels: Sequence[Kernel], symbols: Sequence[str], target: Target) -> bytes:
+    """A GPU's kernels as one program; `symbols` are the plan's kernels in order."""
+    assert target.gpu is not None
+    launches = {step.symbol: step.launch for k in kernels for step in k.steps if step.launch}
+    return device_code.encode(target.gpu.language, [k.object.decode() for k in kernels], symbols, launches)
 
 
 def generate(program: Program, target: Target) -> KernelCode:

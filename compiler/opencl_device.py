@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 
 _KINDS = (1 << 2, 1 << 3, 1 << 1)  # GPU, accelerator, CPU: the runtime's order (runtime/src/opencl.c)
-_NAME, _UNITS, _BLOCK, _SHARED, _SHARED_KIND = 0x102B, 0x1002, 0x1004, 0x1023, 0x1022
+_TYPE, _NAME, _DRIVER = 0x1000, 0x102B, 0x102D
+_UNITS, _BLOCK, _SHARED, _SHARED_KIND = 0x1002, 0x1004, 0x1023, 0x1022
+_CPU = 1 << 1
 _IN_HARDWARE = 1  # CL_LOCAL: shared memory of its own
 _MOST = 32
 
@@ -16,24 +20,55 @@ _MOST = 32
 @dataclass(frozen=True)
 class OpenCLDevice:
     name: str
+    driver: str  # its version
     units: int
     block_threads: int
     shared: int  # bytes; 0 where it lies in global memory
+    is_cpu: bool  # whose times say nothing about GPUs
+
+    def __str__(self) -> str:
+        return f"{self.name}, driver {self.driver}{', a CPU' if self.is_cpu else ''}"
 
 
 def find_device() -> OpenCLDevice | None:
-    """The one that the runtime would take; None if there is none."""
+    """The one that the runtime would take; None if there is none.
+
+    A child asks the driver: one that was asked has threads, and what is forked afterwards cannot use it.
+    """
+    return _ask(os.environ.get("BURNISH_OPENCL_DEVICE", ""))
+
+
+@cache
+def _ask(wanted: str) -> OpenCLDevice | None:
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            found = _find(wanted)
+            os.write(theirs, json.dumps(found and asdict(found)).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with open(ours, "rb") as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    data = json.loads(text) if text else None
+    return OpenCLDevice(**data) if data else None
+
+
+def _find(wanted: str) -> OpenCLDevice | None:
     library = _library()
     if library is None:
         return None
-    wanted = os.environ.get("BURNISH_OPENCL_DEVICE", "")
     for device in _devices(library):
         name = _text(library, device, _NAME)
         if wanted in name:
             in_hardware = _number(library, device, _SHARED_KIND) == _IN_HARDWARE
             shared = _number(library, device, _SHARED) if in_hardware else 0
             threads = _number(library, device, _BLOCK)
-            return OpenCLDevice(name, _number(library, device, _UNITS), threads, shared)
+            driver, units = _text(library, device, _DRIVER), _number(library, device, _UNITS)
+            is_cpu = bool(_number(library, device, _TYPE) & _CPU)
+            return OpenCLDevice(name, driver, units, threads, shared, is_cpu)
     return None
 
 

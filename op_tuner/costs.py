@@ -21,7 +21,7 @@ from ..compiler.price import Price
 from ..compiler.target import Target
 from ..compiler.templates.registry import algorithms
 from ..errors import InputError
-from .hardware import Hardware, this_hardware
+from .hardware import Hardware, hardware_of
 from .isolate import measure_isolated
 from .measure import NOISY, Measurement
 from .records import Record, Records, config_records, confirmed, fastest, llvm_version, made_by
@@ -133,7 +133,7 @@ class MeasuredCosts:
 
         All prices are times of kernels alone, so that they can be compared: what a config gains inside of the
         network is its share of the default's."""
-        machine, here = this_hardware(), made_by()
+        machine, here = hardware_of(task.target), made_by()
         fitting = [
             r
             for r in self.records.of(task)
@@ -190,7 +190,7 @@ def record_of(
         algorithm=task.algorithm,
         target=f"{task.target.name}/{task.target.cpu}",
         threads=threads,
-        hardware=hardware or this_hardware(),
+        hardware=hardware or hardware_of(task.target),
         config=dict(result.config),
         cold=cold,
         seconds=None if result.error else result.seconds,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from ..compiler.target import host, host_threads
+from ..compiler.opencl_device import find_device
+from ..compiler.target import Target, host, host_threads
 
 _ISA = (
     "sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16",
@@ -23,10 +24,10 @@ _ISA = (
 class Hardware:
     """A fingerprint: what must agree for a time to hold. Caches in bytes, as one core sees them."""
 
-    cpu: str  # the system's name of the CPU
-    core: str  # LLVM's name of it
+    cpu: str  # the system's name of the CPU, or the driver's of the GPU
+    core: str  # LLVM's name of it; of a GPU the language
     isa: tuple[str, ...]
-    cores: int  # that the process may use
+    cores: int  # that the process may use; a GPU's units
     l1: int
     l2: int
     l3: int
@@ -60,6 +61,20 @@ def this_hardware() -> Hardware:
     return Hardware(
         _cpu_model(), llvm.get_host_cpu_name(), isa, host_threads(), target.l1, target.l2, target.l3
     )
+
+
+def hardware_of(target: Target) -> Hardware:
+    """What the target's times are true for here: this machine, or its GPU with the driver's version.
+
+    Without a GPU's driver the target itself.
+    """
+    if target.gpu is None:
+        return this_hardware()
+    device = find_device() if target.gpu.language == "opencl" else None
+    name, units = target.cpu, target.gpu.units
+    if device is not None:
+        name, units = str(device), device.units
+    return Hardware(name, target.gpu.language, (), units, target.l1, target.l2, target.l3)
 
 
 def _cpu_model() -> str:

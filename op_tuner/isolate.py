@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..compiler.build_kernel import Kernel
-from ..compiler.codegen.kernel_code import Step
+from ..compiler.codegen.kernel_code import Launch, Step
 from ..compiler.kernel_task import Config, KernelTask
 from .child import Child, Ending, Send, memory_limit
 from .cores import Cores, divide, keeping_to
-from .hardware import this_hardware
+from .hardware import Hardware, this_hardware
 from .measure import SECONDS, Built, Measurement, Recorder, build, require_runnable, run, touching
 from .operands import operands
 from .records import tuples
@@ -47,6 +47,7 @@ class Local:
     """Measures candidates on this machine.
 
     memory   bytes that a candidate may take (default: half of what is there, at most 8 GiB)
+    hardware that the times are of (default: this machine)
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class Local:
         check: bool = True,
         time_limit: float = TIME_LIMIT,
         memory: int | None = None,
+        hardware: Hardware | None = None,
     ):
         self.threads, self.check, self.time_limit, self.memory = threads, check, time_limit, memory
         self.options = {"threads": threads, "cold": cold, "seconds": seconds, "check": check}
-        self.hardware = this_hardware()
+        self.hardware = hardware or this_hardware()
         self.spans = Spans()
         self.idle = divide(threads).spare
         self._took = USUAL
@@ -71,11 +73,12 @@ class Local:
     ) -> Generator[tuple[int, Measurement], None, None]:
         """(position, measurement) of each, as they are done. With `alone` nothing is built meanwhile.
 
-        InputError if this CPU cannot run a task's target. Whoever stops listening ends what is under way.
+        InputError if this machine cannot run a task's target. Whoever stops listening ends what is under way.
         """
         for target in {c.task.target for c in candidates}:
             require_runnable(target)
-            touching(target)
+            if target.gpu is None:
+                touching(target)
         cores = divide(self.threads)
         in_turn = alone or self._in_turn(cores)
         with keeping_to(cores.spare):
@@ -274,8 +277,14 @@ def _plain(built: Built) -> dict[str, Any]:
     }
 
 
+def _launch(data: dict[str, Any] | None) -> Launch | None:
+    if data is None:
+        return None
+    return Launch(tuple(data["grid"]), tuple(data["block"]), data["shared"], data["reports"])
+
+
 def _built(data: dict[str, Any], config: dict[str, object]) -> Built:
     k = data["kernel"]
-    steps = tuple(Step(**step) for step in k["steps"])
+    steps = tuple(Step(**{**step, "launch": _launch(step["launch"])}) for step in k["steps"])
     kernel = Kernel(k["name"], base64.b64decode(k["object"]), steps, tuple(k["temps"]), k["gang"])
     return Built(kernel, tuple(data["sizes"]), config)

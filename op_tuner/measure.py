@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TypeVar
 
 import llvmlite.binding as llvm
 import numpy as np
 
-from ..compiler.build_kernel import Kernel, assemble
+from ..compiler.build_kernel import Kernel, assemble, device_program
 from ..compiler.codegen.llvm import LoadedCode
 from ..compiler.ir.loops import Buffer, Program, Store, loop
 from ..compiler.ir.plan import ALIGNMENT, BufferRef, KernelCall, Plan, PlanIO, encode
@@ -27,9 +28,11 @@ from ..compiler.ir.scalar import Load, Var
 from ..compiler.ir.types import I32, U8, TensorType
 from ..compiler.kernel_task import Config, KernelTask, RejectedConfig
 from ..compiler.lower.lower import finish, lower
+from ..compiler.opencl_device import OpenCLDevice, find_device
 from ..compiler.target import Target
 from ..errors import InputError, InternalError, RunError
 from ..runtime import binding
+from ..runtime.build import DeviceCode
 from .operands import Operands, operands
 from .records import plain
 
@@ -152,7 +155,8 @@ def run(
     try:
         runner = _Runner(task.target, built, given, threads, cold)
     except (MemoryError, RunError) as error:
-        return Measurement.failed("memory", str(error), built.config)
+        what = "build" if task.target.gpu and isinstance(error, RunError) else "memory"
+        return Measurement.failed(what, str(error), built.config)
     try:
         wrong = runner.first(given)
         times = [] if wrong else _repeat(runner.once, seconds, beat)
@@ -168,12 +172,43 @@ def run(
 
 
 def require_runnable(target: Target) -> None:
-    """InputError unless this CPU has the target's instructions."""
+    """InputError unless this CPU has the target's instructions, or is beside a GPU of the kind."""
+    if target.gpu is not None:
+        _require_gpu(target)
+        return
     here = llvm.get_host_cpu_features()
     lacking = [name for name in target.features if not here.get(name)]
-    if target.kind != "cpu" or lacking:
-        what = ", ".join(lacking) or target.kind
+    if lacking:
+        what = ", ".join(lacking)
         raise InputError(f"target {target.name}: this machine lacks {what}; measure on one that has it")
+
+
+def _require_gpu(target: Target) -> None:
+    """InputError unless candidates for it can be measured in children of this process."""
+    find_gpu(target)
+    if "libOpenCL" in Path("/proc/self/maps").read_text():
+        raise InputError(
+            f"target {target.name}: this process has used OpenCL, and the drivers' threads do not survive in "
+            "children that measure; measure before the first run, or by `burnish tune`"
+        )
+
+
+def find_gpu(target: Target) -> OpenCLDevice:
+    """This machine's; InputError unless it is of the target's kind."""
+    assert target.gpu is not None
+    if target.gpu.language != "opencl":
+        raise InputError(f"target {target.name}: {target.gpu.language} kernels cannot be measured yet")
+    device = find_device()
+    if device is None:
+        raise InputError(
+            f"target {target.name}: this machine has no OpenCL device to measure on; install its driver"
+        )
+    if target.name != "opencl" and target.cpu not in device.name.lower():
+        raise InputError(
+            f"target {target.name}: the OpenCL device of this machine is {device.name}; "
+            "measure on one that has it, or for the target opencl"
+        )
+    return device
 
 
 def _repeat(run: Callable[[], float], seconds: float, beat: float = math.inf) -> list[float]:
@@ -195,14 +230,23 @@ def _repeat(run: Callable[[], float], seconds: float, beat: float = math.inf) ->
     return times
 
 
+def _module(target: Target, built: Built, plan: Plan, weights: np.ndarray) -> binding.Module:
+    if target.gpu is not None:
+        source = device_program([built.kernel], plan.kernels, target)
+        return binding.device_module_from_memory(
+            encode(plan), DeviceCode(target.gpu.language, source), weights
+        )
+    code = LoadedCode([built.kernel.object, touching(target).object], target)
+    addresses = [code.address(symbol) for symbol in plan.kernels]
+    return binding.module_from_memory(encode(plan), addresses, weights, code)
+
+
 class _Runner:
     """The kernel between its operands in a module of its own."""
 
     def __init__(self, target: Target, built: Built, given: Operands, threads: int, cold: bool):
         plan, weights = plan_of(target, built, given, threads, cold)
-        code = LoadedCode([built.kernel.object, touching(target).object], target)
-        addresses = [code.address(symbol) for symbol in plan.kernels]
-        self.context = binding.module_from_memory(encode(plan), addresses, weights, code).context(threads)
+        self.context = _module(target, built, plan, weights).context(threads)
         for n, array in enumerate(given.arrays):
             if n not in given.weights and array.size:
                 self.context.input(f"in{n}")[...] = array.reshape(-1).view(np.uint8)
@@ -232,7 +276,7 @@ class _Runner:
 def plan_of(
     target: Target, built: Built, given: Operands, threads: int, cold: bool
 ) -> tuple[Plan, np.ndarray]:
-    """One step or more to touch memory, without a node's name, then the kernel's."""
+    """One step or more to touch memory, without a node's name, then the kernel's; on a GPU only these."""
     kernel = built.kernel
     arena, weights = _Space(), _Space()
     inputs: list[PlanIO] = []
@@ -248,9 +292,7 @@ def plan_of(
     results = tuple(PlanIO(f"out{n}", TensorType(U8, (t.nbytes,))) for n, t in enumerate(given.outputs))
     args += [BufferRef.output(n, io.type.nbytes) for n, io in enumerate(results)]
     args += [BufferRef.arena(arena.take(size), size) for size in kernel.temps]
-    touched = [a for a in args if a.space == "in" and a.nbytes >= _ROW] if cold else []
-    size = COLD_BYTES if cold else 4 * threads * _ROW
-    steps = [_touch(ref, arena) for ref in (BufferRef.arena(arena.take(size), size), *touched)]
+    steps = [] if target.gpu else _touching(args, arena, threads, cold)
     writes = tuple(range(len(given.arrays), len(args)))
     for step in kernel.steps:
         if step.tasks:
@@ -281,6 +323,12 @@ class _Space:
         offset = self.size
         self.size += -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         return offset
+
+
+def _touching(args: Sequence[BufferRef], arena: _Space, threads: int, cold: bool) -> list[KernelCall]:
+    touched = [a for a in args if a.space == "in" and a.nbytes >= _ROW] if cold else []
+    size = COLD_BYTES if cold else 4 * threads * _ROW
+    return [_touch(ref, arena) for ref in (BufferRef.arena(arena.take(size), size), *touched)]
 
 
 def _touch(ref: BufferRef, arena: _Space) -> KernelCall:

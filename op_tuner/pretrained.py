@@ -123,6 +123,8 @@ def path_for(target: Target) -> Path:
 @lru_cache(maxsize=4)
 def shipped(target: Target) -> tuple[CostModel | None, str]:
     """The model to begin with on a target, and a line about it, or about why there is none."""
+    if target.gpu:
+        return None, "searched without a pre-trained model: there is none for GPUs"
     try:
         model, about = load(path_for(target))
     except InputError as error:

@@ -36,7 +36,7 @@ from ..compiler.target import TARGETS
 from ..compiler.templates.registry import template
 from ..errors import InputError
 from ..settings import cache_dir
-from .hardware import Hardware, this_hardware
+from .hardware import Hardware, hardware_of, this_hardware
 
 T = TypeVar("T")
 FORMAT = 1
@@ -276,7 +276,7 @@ class Records:
 
     def nearest(self, task: KernelTask, hardware: Hardware | None = None) -> Record | None:
         """The fastest on the most similar machine that has a record of the work: a prior, no measurement."""
-        machine = hardware or this_hardware()
+        machine = hardware or hardware_of(task.target)
         worked = [r for r in self.related(task) if r.error is None]
         return min(worked, key=lambda r: (machine.distance(r.hardware), r.seconds), default=None)
 
@@ -289,13 +289,14 @@ class Records:
         worked = [r for r in self.related(task) if r.seconds is not None]
         if not worked or task.program is not None:
             return DefaultConfig()
-        record = fastest_nearby(worked, self.in_networks(task))
+        here = hardware_of(task.target)
+        record = fastest_nearby(worked, self.in_networks(task), here)
         try:
             template(task).params(task, RecordedConfig(record.config))
         except RejectedConfig:
             return DefaultConfig()
         machine = record.hardware
-        origin = "" if machine == this_hardware() else f"{machine.cpu}, {machine.core}, {machine.cores} cores"
+        origin = "" if machine == here else f"{machine.cpu}, {machine.core}, {machine.cores} cores"
         return RecordedConfig(record.config, origin)
 
 
@@ -316,10 +317,9 @@ def _vectors(record: Record) -> tuple[str, int]:
     return "x86_64", 512 if "avx512f" in isa else 256 if "avx2" in isa else 128
 
 
-def fastest_nearby(worked: Sequence[Record], inside: Sequence[Record] = ()) -> Record:
-    """The config to take among records of one task that worked: on the machine that is nearest to this one,
+def fastest_nearby(worked: Sequence[Record], inside: Sequence[Record], machine: Hardware) -> Record:
+    """The config to take among records of one task that worked: on the hardware that is nearest to `machine`,
     of the kind of measurement (`cold` or not) that there is more of. `inside` are those of networks."""
-    machine = this_hardware()
     near = min(machine.distance(r.hardware) for r in worked)
     there = [r for r in worked if machine.distance(r.hardware) == near]
     cold = 2 * sum(r.cold for r in there) >= len(there)

@@ -25,7 +25,7 @@ from .choosing import Choosing
 from .confirm import Confirming, Network
 from .costs import record_of
 from .forecast import Forecast, curve, play, winning
-from .hardware import Hardware
+from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local, Spans
 from .measure import SECONDS, Measurement
 from .model import OBJECTIVES, CostModel
@@ -125,7 +125,10 @@ class Tuner:
         if objective not in OBJECTIVES:
             raise InputError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
         self.records, self.threads, self.cold = records, threads, cold
-        self.measure = measure or Local(threads, cold=cold, seconds=seconds, time_limit=time_limit)
+        hardware = hardware_of(tasks[0].task.target) if tasks else None
+        self.measure = measure or Local(
+            threads, cold=cold, seconds=seconds, time_limit=time_limit, hardware=hardware
+        )
         self.progress, self.replan, self.announce = progress, replan, announce
         how = (threads, cold, self.measure.hardware)
         self.confirming = None if network is None else Confirming(network, *how)

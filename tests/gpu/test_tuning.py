@@ -1,0 +1,106 @@
+"""Measuring and tuning on an OpenCL device. In processes of their own: what has used OpenCL cannot fork."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import burnish
+import numpy as np
+import pytest
+from burnish.compiler.target import TARGETS, get_target
+from burnish.errors import InputError
+from burnish.op_tuner.hardware import hardware_of
+from burnish.op_tuner.measure import find_gpu, require_runnable
+from onnx import TensorProto, helper, numpy_helper, save
+
+MEASURE = """
+from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
+from burnish.compiler.ops.matmul import MatMul
+from burnish.compiler.target import get_target
+from burnish.compiler.templates.gpu import tiles
+from burnish.graph_passes.make_tasks import task_of
+from burnish.op_tuner.isolate import Candidate, Local
+from tests.ops.case import Case, build_graph
+
+graph = build_graph(Case(MatMul(), ("f32[33,40]", "f32[40,24]")))
+task = task_of(graph, graph.nodes[0], get_target("opencl"), 1)
+local = Local(1, seconds=0.001)
+
+def measured(config=None):
+    (_, result), = local([Candidate(task, config or DefaultConfig())])
+    print(result.error, result.runs, result.seconds > 0, result.detail)
+
+measured()
+measured(FixedConfig({"lane": 3}))
+right = tiles._Builder.add
+tiles._Builder.add = lambda self: right(self).__class__("tile_c", self.place, right(self).value * 2)
+measured()
+tiles._Builder.add = right
+tiles.tiled = lambda *args: 1 / 0
+measured()
+"""
+
+
+def model() -> bytes:
+    w = np.random.default_rng(0).standard_normal((48, 40)).astype(np.float32)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (32, 48))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (32, 40))
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
+    graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(w, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def run(*command: str) -> str:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240)
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+def test_outcomes(opencl):
+    right, rejected, wrong, failed = run("-c", MEASURE).splitlines()
+    assert right.split()[0] == "None" and int(right.split()[1]) >= 5 and right.split()[2] == "True"
+    assert rejected.startswith("rejected") and "lane=3" in rejected
+    assert wrong.startswith("wrong") and failed.startswith("build")
+
+
+def test_tuning_names_the_device_and_compiling_takes_its_configs(opencl, tmp_path):
+    path, records = tmp_path / "product.onnx", tmp_path / "records.jsonl"
+    save(model(), path)
+    how = ("--target", "opencl", "--records", str(records))
+    text = run("-m", "burnish", "tune", str(path), *how, "--trials", "4", "--strategy", "random")
+    assert "matmul" in text and "tiles" in text
+    made = [json.loads(line) for line in records.read_text().splitlines()]
+    times = [r for r in made if r.get("seconds")]
+    assert len(times) >= 2 and all(opencl in r["hardware"]["cpu"] for r in times)
+    x = np.random.default_rng(1).standard_normal((32, 48)).astype(np.float32)
+    module = burnish.compile(path, target="opencl", records=records)
+    want = burnish.compile(path).run({"x": x})["y"]
+    np.testing.assert_allclose(module.run({"x": x})["y"], want, atol=1e-4)
+
+
+def test_hardware_is_the_device(opencl):
+    found = hardware_of(get_target("opencl"))
+    assert opencl in found.cpu and "driver" in found.cpu and found.core == "opencl"
+    assert hardware_of(TARGETS["cuda-sm90"]).cpu == "sm_90"
+
+
+def test_a_process_that_has_used_opencl_does_not_measure(opencl):
+    with pytest.raises(InputError, match="this process has used OpenCL"):
+        require_runnable(get_target("opencl"))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("mali-g76", "the OpenCL device of this machine is"), ("cuda-sm90", "cuda kernels cannot be measured")],
+)
+def test_another_gpu_is_an_error(opencl, target, message):
+    with pytest.raises(InputError, match=f"target {target}: {message}"):
+        find_gpu(TARGETS[target])
+
+
+def test_bench_says_which_device(opencl):
+    how = ("--target", "opencl", "--against", "none", "--threads", "1", "--rounds", "1")
+    text = run("-m", "burnish", "bench", "digits", *how)
+    assert f"device {opencl}" in text and "tiles" in text
