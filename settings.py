@@ -64,8 +64,13 @@ OPENCL_DEVICE = Knob(
     "the first GPU, else the first device",
     "a part of the name of the OpenCL device that modules for OpenCL run on",
 )
+OPENCL_CACHE = Knob(
+    "BURNISH_OPENCL_CACHE",
+    "1",
+    "whether what an OpenCL driver has built is kept in the cache folder for later processes; 0 for no",
+)
 
-KNOBS = (CACHE_DIR, DEBUG, CC, CROSS_CC, EMULATOR, OPENCL_DEVICE)
+KNOBS = (CACHE_DIR, DEBUG, CC, CROSS_CC, EMULATOR, OPENCL_DEVICE, OPENCL_CACHE)
 
 
 def cache_dir() -> Path:

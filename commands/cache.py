@@ -17,14 +17,14 @@ from .files import megabytes
 @click.option("--clear", is_flag=True, help="Delete all of it; the next compilations take longer.")
 @click.option("--path", is_flag=True, help="Print only the folder.")
 def command(clear, path):
-    """Show where compiled kernels and the compiled runtime are kept, and how much there is."""
+    """Show where kernels, programs of GPUs and the compiled runtime are kept, and how much there is."""
     root = cache_dir()
     if path:
         click.echo(root)
         return
     if not clear:
         click.echo(f"{root}{'' if root.is_dir() else ' (not there yet)'}")
-    for name in ("kernels", "runtime"):
+    for name in ("kernels", "programs", "runtime"):
         entries = _entries(root / name)
         size = megabytes(sum(_size(entry) for entry in entries))
         if clear:

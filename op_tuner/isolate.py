@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -21,6 +22,7 @@ from typing import Any
 from ..compiler.build_kernel import Kernel
 from ..compiler.codegen.kernel_code import Launch, Step
 from ..compiler.kernel_task import Config, KernelTask
+from ..settings import OPENCL_CACHE
 from .child import Child, Ending, Send, memory_limit
 from .cores import Cores, divide, keeping_to
 from .hardware import Hardware, this_hardware
@@ -245,6 +247,7 @@ def _building(job: _Job) -> Any:
 def _running(candidate: Candidate, built: Built, options: dict[str, Any]) -> Any:
     def act(send: Send) -> None:
         started = time.monotonic()
+        os.environ[OPENCL_CACHE.name] = "0"  # nobody asks for most candidates again
         try:
             result = run(candidate.task, built, beat=candidate.beat, **options)
         except MemoryError as error:

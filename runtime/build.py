@@ -31,7 +31,7 @@ from .toolchain import Compiler, archive_tools, find_compiler
 
 HERE = Path(__file__).parent
 CORE = ("plan", "pool", "executor", "host", "context", "prepare", "module")  # in every module
-DEVICES = {"opencl": ("opencl",)}  # in modules for that device
+DEVICES = {"opencl": ("opencl", "program_cache")}  # in modules for that device
 LIBRARY_ONLY = ("memory", "open")  # also in the library of this package
 PROGRAM = "runner"  # the main function of a module that is a program
 KINDS = ("so", "a", "program")

@@ -9,6 +9,7 @@
 #include "context.h"
 #include "device_code.h"
 #include "opencl_api.h"
+#include "program_cache.h"
 
 #define MOST_DEVICES 32
 
@@ -156,15 +157,56 @@ static int32_t build_failed(loaded_module *m, burnish_error *error) {
                       line);
 }
 
+static program_key key_of(code_view code, cl_device device) {
+  char platform_name[256] = "", name[256] = "", driver[256] = "";
+  cl_platform platform = NULL;
+  cl.clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL);
+  cl.clGetPlatformInfo(platform, CL_PLATFORM_VERSION, sizeof platform_name - 1, platform_name, NULL);
+  cl.clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof name - 1, name, NULL);
+  cl.clGetDeviceInfo(device, CL_DRIVER_VERSION, sizeof driver - 1, driver, NULL);
+  const char *parts[] = {platform_name, name, driver, code.strings + code.header->options};
+  return burnish_program_key(code.source, (size_t)code.header->source_bytes, parts, 4);
+}
+
+/* Whether the program is now what an earlier process built; whatever the driver refuses is built again. */
+static int build_cached(const program_key *key, const char *options, loaded_module *m) {
+  size_t bytes = 0;
+  int32_t status = 0, accepted = 0;
+  unsigned char *data = burnish_cached_program(key, &bytes);
+  if (!data) return 0;
+  const unsigned char *binary = data;
+  m->program = cl.clCreateProgramWithBinary(m->context, 1, &m->device, &bytes, &binary, &accepted, &status);
+  free(data);
+  if (m->program && !status && !accepted &&
+      !cl.clBuildProgram(m->program, 1, &m->device, options, NULL, NULL))
+    return 1;
+  if (m->program) cl.clReleaseProgram(m->program);
+  m->program = NULL;
+  return 0;
+}
+
+static void keep_program(const program_key *key, const loaded_module *m) {
+  size_t bytes = 0;
+  if (cl.clGetProgramInfo(m->program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, NULL) || !bytes) return;
+  unsigned char *data = malloc(bytes);
+  if (data && !cl.clGetProgramInfo(m->program, CL_PROGRAM_BINARIES, sizeof data, &data, NULL))
+    burnish_keep_program(key, data, bytes);
+  free(data);
+}
+
 static int32_t build_program(const burnish_image *image, loaded_module *m, burnish_error *error) {
   code_view code = burnish_code_view(image->code);
-  const char *source = code.source;
+  const char *source = code.source, *options = code.strings + code.header->options;
   const size_t bytes = (size_t)code.header->source_bytes;
+  const program_key key = key_of(code, m->device);
   int32_t status;
+  if (build_cached(&key, options, m)) return BURNISH_OK;
   m->program = cl.clCreateProgramWithSource(m->context, 1, &source, &bytes, &status);
   if (!m->program) return failed(error, "clCreateProgramWithSource", status);
-  status = cl.clBuildProgram(m->program, 1, &m->device, code.strings + code.header->options, NULL, NULL);
-  return status ? build_failed(m, error) : BURNISH_OK;
+  status = cl.clBuildProgram(m->program, 1, &m->device, options, NULL, NULL);
+  if (status) return build_failed(m, error);
+  keep_program(&key, m);
+  return BURNISH_OK;
 }
 
 static int32_t new_buffer(cl_context context, uint64_t bytes, const void *data, cl_buffer *buffer,

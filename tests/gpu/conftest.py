@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from burnish.settings import OPENCL_CACHE
 
 from ..conftest import is_required
 from .device import queue
+
+
+@pytest.fixture(scope="session", autouse=True)
+def keep_no_programs() -> Iterator[None]:
+    """In the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(OPENCL_CACHE.name, "0")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,17 @@
+"""A sample of ONNX's node tests on an OpenCL device. `run_node_tests --target opencl --listed` runs all."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..onnx_backend.node_tests import cases, passing, preparing, run_case
+
+CHUNKS = 4
+SAMPLE = passing()[::8]
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_node_tests_pass(opencl, chunk):
+    outcomes = [run_case(cases()[name], preparing("compiled", "opencl")) for name in SAMPLE[chunk::CHUNKS]]
+    failed = {o.name: f"{o.kind}: {o.detail}" for o in outcomes if o.kind != "pass"}
+    assert len(outcomes) * CHUNKS >= 200 and not failed
