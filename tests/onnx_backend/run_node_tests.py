@@ -2,6 +2,7 @@
 
     python -m tests.onnx_backend.run_node_tests [--mode compiled|reference] [--filter TEXT] [--update]
     python -m tests.onnx_backend.run_node_tests --target cortex-a72 --listed     # what must pass, emulated
+    python -m tests.onnx_backend.run_node_tests --target opencl --listed         # on an OpenCL device
 
 They run in a child process, so that one that kills it, or never ends, costs no others.
 """

@@ -1,0 +1,38 @@
+"""Kernels for AMD GPUs, compiled offline where there is a clang for them."""
+
+from __future__ import annotations
+
+import pytest
+from burnish.compiler.build_kernel import generate
+from burnish.compiler.lower.lower import finished
+from burnish.compiler.target import get_target
+
+from .amdgcn import compiled, compiler, sources_of
+from .cases import build
+from .test_cases import sample
+from .test_tiles import CASES
+
+TARGET = get_target("amd-rdna3")
+pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no clang that compiles for amdgcn")
+
+
+def test_a_networks_kernels_spill_nothing():
+    kernels = compiled(sources_of("dqn", TARGET), TARGET)
+    assert len(kernels) >= 5
+    for k in kernels:
+        assert k.spilt == k.private == 0 and k.registers <= TARGET.gpu.registers, k
+        assert k.shared <= TARGET.gpu.shared
+    assert any(k.shared for k in kernels)
+
+
+def test_operators_compile():
+    cases = [*CASES, *sample()[::2]]
+    built = [build(case, TARGET, f"k{n}") for n, case in enumerate(cases)]
+    programs = [p for b in built for node in b.programs for p in node.values()]
+    kernels = compiled([generate(finished(p, TARGET), TARGET).ir for p in programs], TARGET)
+    assert len(kernels) >= len(programs) - 10  # those of empty tensors have none
+
+
+def test_what_does_not_compile_says_why():
+    with pytest.raises(RuntimeError, match="use of undeclared identifier 'nothing'"):
+        compiled(["__kernel void f(__global int *p) { p[0] = nothing; }"], TARGET)
