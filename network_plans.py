@@ -21,6 +21,7 @@ from .graph_passes.task_cost import plan_choices
 from .op_tuner.costs import MeasuredCosts, conversion_task
 from .op_tuner.records import Records
 from .op_tuner.tuned_task import Wanted
+from .op_tuner.whole_plans import PlanPair, plan_pair
 from .pipeline import kernel_tasks
 
 
@@ -57,13 +58,17 @@ class NetworkPlans:
         self._first = self._now = self._plan(predicted)
 
     def wanted(self) -> list[Wanted]:
-        """The tasks of the best plan, of the first one, and those that are close to a place in the best."""
+        """The tasks of the best plan, of the first one, and those that are close to a place in the best.
+
+        Where the best by times of kernels is known to be no faster in the network, the first is the best."""
         cost = self._choices.price(self._costs)
-        self._now = self._plan(cost)
+        self._now = best = self._plan(cost)
+        if self._costs.compared and self.pair().refused:
+            self._now = self._first
         found = {**self._first.tasks, **self._now.tasks}
         targets: dict[str, list[float]] = {}
         expected: dict[str, float] = {}
-        for rival in rivals(self.graph, self.target.lanes(4), cost, self.options, self._now.plan):
+        for rival in rivals(self.graph, self.target.lanes(4), cost, self.options, best.plan):
             node = self.graph.nodes[rival.node]
             task = self._choices.tasks.get((node.outputs, rival.decision))
             if task is not None:
@@ -90,6 +95,16 @@ class NetworkPlans:
         )
 
     @property
+    def differs(self) -> bool:
+        """Whether the best plan, as of `wanted`, runs other tasks than the first one."""
+        return self._now.calls != self._first.calls
+
+    def pair(self) -> PlanPair:
+        """The first plan, and the best one, as of `wanted`, with the configs that records say now."""
+        first, now = (self._choices.run_by(self.graph, plan.plan) for plan in (self._first, self._now))
+        return plan_pair(first, now, self._costs.records)
+
+    @property
     def calls(self) -> Mapping[str, int]:
         """Of each task, by digest, in a run by the best plan, as of `wanted`."""
         return self._now.calls
@@ -97,6 +112,10 @@ class NetworkPlans:
     def graph_of_now(self) -> Graph:
         """The best plan, as of `wanted`, carried out: with packed weights, which take memory."""
         return self._carried_out(self._now.plan)
+
+    def first_graph(self) -> Graph:
+        """The plan that is made without measuring, carried out."""
+        return self._carried_out(self._first.plan)
 
     def _carried_out(self, plan: LayoutPlan) -> Graph:
         return split_setup(apply_plan(self.graph, self.target, plan), "packed")[0]

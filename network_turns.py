@@ -1,11 +1,11 @@
-"""The module of a network's plan with other configs than its own, for a tuner that compares them there."""
+"""Modules of a network's plan with other configs than its own, and the one that is compiled without
+measuring, for a tuner that compares them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .module import Module
 from .network_plans import NetworkPlans
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
+from .op_tuner.whole_plans import PlanPair
 from .pipeline import kernel_tasks
 from .runtime.binding import Context
 
@@ -25,7 +26,8 @@ SEED = 0
 
 
 class NetworkTurns:
-    """Runs modules of the plan of now. They share their weights, which no config changes."""
+    """Runs modules of the plan of now, and of that without measuring. Those of one plan share their weights,
+    which no config changes."""
 
     def __init__(self, plans: NetworkPlans, store: KernelStore):
         self.plans, self.store = plans, store
@@ -35,41 +37,55 @@ class NetworkTurns:
         """A digest of what the plan of now runs."""
         return hashlib.sha256(repr(sorted(self.plans.calls.items())).encode()).hexdigest()[:16]
 
+    @property
+    def differs(self) -> bool:
+        """Whether the plan of now is another one than that without measuring."""
+        return self.plans.differs
+
+    def pair(self) -> PlanPair:
+        """These two, and what is known of them."""
+        return self.plans.pair()
+
     def keep(self, task: KernelTask, point: Point, kernel: Kernel) -> None:
         """What has been built need not be built again, neither here nor when the model is compiled."""
         self.store.put(task, Space.config(point), kernel)
 
-    def __call__(self, variants: Sequence[Mapping[str, Point]], seconds: float, time_limit: float) -> Turns:
-        """Turns of modules whose tasks have these configs, by digest; the default one where there is none."""
+    def __call__(
+        self, variants: Sequence[Mapping[str, Point] | None], seconds: float, time_limit: float
+    ) -> Turns:
+        """Turns of modules whose tasks have these configs, by digest; the default one where there is none.
+        None stands for the module that is compiled without measuring."""
         make = _Modules(self.plans, self.store, variants)
         threads = self.plans.threads
         return take_turns(make, len(variants), threads=threads, seconds=seconds, time_limit=time_limit)
 
 
 class _Modules:
-    """Makes them in the process that calls it; the graph and its weights once."""
+    """Makes them in the process that calls it; graphs and their weights once."""
 
-    def __init__(self, plans: NetworkPlans, store: KernelStore, variants: Sequence[Mapping[str, Point]]):
+    def __init__(
+        self, plans: NetworkPlans, store: KernelStore, variants: Sequence[Mapping[str, Point] | None]
+    ):
         self.plans, self.store, self.variants = plans, store, variants
-        self.weights: np.ndarray | None = None
-
-    @cached_property
-    def graph(self) -> Graph:
-        return self.plans.graph_of_now()
+        self.graphs: dict[bool, Graph] = {}  # by whether the plan is that of now
+        self.weights: dict[bool, np.ndarray] = {}
 
     def __call__(self, n: int) -> Loaded:
         target, threads = self.plans.target, self.plans.threads
-        tasks = kernel_tasks(self.graph, target, threads)
+        points = self.variants[n]
+        now = points is not None
+        if now not in self.graphs:
+            self.graphs[now] = self.plans.graph_of_now() if now else self.plans.first_graph()
+        tasks = kernel_tasks(self.graphs[now], target, threads)
 
         def pick(task: KernelTask) -> Config:
-            point = self.variants[n].get(task.digest)
-            return DefaultConfig() if point is None else Space.config(point)
+            if task.program is not None:
+                return DefaultConfig()
+            return Space.config((points or {}).get(task.digest) or Space(task).default())
 
         kernels = self.store.build_all(tasks, pick)
-        packed = make_plan(self.graph, kernels, {}, target)
-        if self.weights is None:
-            self.weights = packed.weights
-        packed = replace(packed, weights=self.weights)
+        packed = make_plan(self.graphs[now], kernels, {}, target)
+        packed = replace(packed, weights=self.weights.setdefault(now, packed.weights))
         different = list({k.name: k for k in kernels.values()}.values())
         context = Module.from_kernels(packed, different, target, threads).context()
         _feed(context)

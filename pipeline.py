@@ -16,7 +16,7 @@ from .debug import Log
 from .errors import InfeasibleError, InputError, UnsupportedError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
-from .graph_passes.assign_layouts import assign_layouts
+from .graph_passes.assign_layouts import assign_layouts, memory_of_plans
 from .graph_passes.fold import fold
 from .graph_passes.fuse import fuse
 from .graph_passes.make_plan import make_plan
@@ -186,7 +186,8 @@ def price(
     cold = not target.gpu and graph.constant_bytes > target.l3  # else weights are in a cache from run to run
     known = MeasuredCosts(records, target, threads, progress, measure=measure, cold=cold)
     copy = partial(conversion_task, target=target, threads=threads)
-    return price_graph(graph, predicted_cost(target, threads), options, known, copy)
+    memory = memory_of_plans(graph, target, threads)
+    return price_graph(graph, predicted_cost(target, threads), options, known, copy, memory)
 
 
 def _operations(tasks: Iterable[KernelTask]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import isfinite
 from typing import Protocol
 
@@ -39,6 +40,13 @@ class TaskPrices(Protocol):
 
     def ensure(self, tasks: Iterable[KernelTask]) -> int:
         """Measures those without a record, where that is allowed; returns how many."""
+
+    @property
+    def compared(self) -> bool:
+        """Whether it knows anything of whole plans."""
+
+    def refuses(self, first: Sequence[KernelTask], other: Sequence[KernelTask]) -> bool:
+        """Whether a plan that runs the other tasks has been found to be no faster than one of the first."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,14 @@ class PlanChoices:
         moves = {key: price for key, task in self.copies.items() if (price := known.known(task))}
         return TaskCost(self.predicted, prices, moves, frozenset(prices.keys() - self.kept_choices))
 
+    def run_by(self, graph: Graph, plan: LayoutPlan) -> list[KernelTask]:
+        """What a plan of the graph runs, but for what is hopeless."""
+        chosen = [self.tasks.get((graph.nodes[n].outputs, d)) for n, d in plan.decisions.items()]
+        for c in plan.conversions:
+            ways = pairwise((c.source, *c.hops))
+            chosen += [self.copies.get((graph.types[c.value], *way)) for way in ways]
+        return [task for task in chosen if task is not None]
+
 
 def plan_choices(graph: Graph, predicted: PredictedCost, options: PlanOptions, copy: Copy) -> PlanChoices:
     """`copy` gives the task of a conversion."""
@@ -121,16 +137,27 @@ def plan_choices(graph: Graph, predicted: PredictedCost, options: PlanOptions, c
 
 
 def price_graph(
-    graph: Graph, predicted: PredictedCost, options: PlanOptions, tasks: TaskPrices, copy: Copy
+    graph: Graph,
+    predicted: PredictedCost,
+    options: PlanOptions,
+    tasks: TaskPrices,
+    copy: Copy,
+    memory: Callable[[LayoutPlan], int] | None = None,
 ) -> TaskCost:
     """The costs of all that a plan of the fused graph may choose, measured at once where that is allowed.
 
     Of each node only what is not hopeless is measured. The plan that the model predicts keeps its choices
-    unless others are measured to be better by more than their spread.
+    unless others are measured to be better by more than their spread. Where the plan by these costs is known
+    to be no faster, they are the model's. `memory` is as of `plan_layout`.
     """
     choices = plan_choices(graph, predicted, options, copy)
     tasks.ensure([*choices.tasks.values(), *choices.copies.values()])
-    return choices.price(tasks)
+    cost = choices.price(tasks)
+    if not tasks.compared:
+        return cost
+    plans = (plan_layout(graph, predicted.target.lanes(4), c, options, memory) for c in (predicted, cost))
+    first, other = (choices.run_by(graph, plan) for plan in plans)
+    return TaskCost(predicted, {}, {}) if tasks.refuses(first, other) else cost
 
 
 def _hopeful(choices: Mapping[Choice, tuple[Node, float]]) -> list[tuple[Node, Decision]]:

@@ -82,10 +82,6 @@ class Chooser:
             self._asked.add(number)
             self._send(("propose", number, count))
 
-    def asked(self, number: int) -> bool:
-        """Whether something was asked for that has not been fetched."""
-        return number in self._asked
-
     def answered(self, number: int) -> bool:
         """Whether `answer` would not wait for what was asked for. InternalError if the process has ended."""
         while number not in self._answers and self._stream.poll():
@@ -170,11 +166,6 @@ class Elsewhere(Random):
     def ask(self, count: int) -> None:
         """Begins to choose, by what has been told until now."""
         self._chooser.ask(self.number, count)
-
-    @property
-    def asked(self) -> bool:
-        """Whether something has been asked for and not been proposed."""
-        return self._chooser.asked(self.number)
 
     @property
     def ready(self) -> bool:

@@ -62,9 +62,13 @@ class Choosing:
         """Whether to ask the strategy."""
         if isinstance(strategy, Elsewhere):
             strategy.ask(count)
-            return strategy.ready
+            return self.ready(strategy)
         allowed = SHARE * (elapsed + whole) / 2  # the first choices tell most
         return self._learner is None or self._spent + self._expected(strategy) <= allowed
+
+    def ready(self, strategy: Strategy) -> bool:
+        """Whether a strategy that was asked need not be waited for."""
+        return not isinstance(strategy, Elsewhere) or strategy.ready
 
     def prepare(self, strategies: Sequence[Strategy]) -> None:
         """These are asked next, the first one first: what can be learnt of their spaces meanwhile is."""

@@ -1,7 +1,9 @@
-"""Times alone are not times in a network: the fastest configs are compared with the default ones inside it.
+"""Times alone are not times in a network: the fastest configs are compared with the default ones inside it,
+and the plan that was found with the one that is made without measuring.
 
 Module 0 of the network has the default config of every task, module k the task's k-th fastest one alone that
-no network has seen yet. They run in turns (`turns`), so that one run compares some configs of all tasks.
+no network has seen yet; the last one is that of the plan without measuring, if that is another one. They run
+in turns (`turns`), so that one run compares some configs of all tasks.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from ..compiler.kernel_task import KernelTask
 from .costs import record_of
 from .hardware import Hardware
 from .measure import Measurement
-from .records import Record
+from .records import PLAN, Record
 from .space import Point
 from .tuned_task import TunedTask
 from .turns import MOST_ROUNDS, Times, Turns
+from .whole_plans import PlanPair
 
 BEST = 3  # configs of a task that are compared with its default
 LEAST_SECONDS, SECONDS = 0.5, 8.0  # of turns
@@ -32,14 +35,24 @@ TIME_LIMIT = 60.0  # seconds of preparing, at most
 class Network(Protocol):
     """Runs the network's module as the plan of now says.
 
-    name   a digest of what that plan runs
+    name      a digest of what that plan runs
+    differs   whether that is something else than the plan without measuring does
     """
 
     @property
     def name(self) -> str: ...
 
-    def __call__(self, variants: Sequence[Mapping[str, Point]], seconds: float, time_limit: float) -> Turns:
-        """Turns of modules whose tasks have these configs, by digest; the default one where there is none."""
+    @property
+    def differs(self) -> bool: ...
+
+    def pair(self) -> PlanPair:
+        """The plan without measuring and that of now, with the configs that records say now."""
+
+    def __call__(
+        self, variants: Sequence[Mapping[str, Point] | None], seconds: float, time_limit: float
+    ) -> Turns:
+        """Turns of modules whose tasks have these configs, by digest; the default one where there is none.
+        None stands for the module that is compiled without measuring."""
 
     def keep(self, task: KernelTask, point: Point, kernel: Kernel) -> None:
         """A kernel that a module may need."""
@@ -49,7 +62,7 @@ class Confirming:
     """Compares configs inside of a network; every comparison is a record. `failure` says what went wrong."""
 
     def __init__(self, network: Network, threads: int, cold: bool, hardware: Hardware):
-        self.network, self.threads, self.cold, self.hardware = network, threads, cold, hardware
+        self.network, self._how = network, (threads, cold, hardware)
         self.failure = ""
         self._preparing = PREPARING
 
@@ -60,32 +73,39 @@ class Confirming:
 
     def expected(self, tasks: Sequence[TunedTask], network: float) -> float:
         """Seconds that comparing will take, where a run of the network takes `network`."""
-        if not any(t.count and t.fastest != t.default and not _seen(t, t.fastest) for t in tasks):
+        doubted = any(t.count and t.fastest != t.default and not _seen(t, t.fastest) for t in tasks)
+        if not doubted and not self.network.differs:
             return 0.0
-        return self._preparing + self._seconds(1 + BEST, network)
+        return self._preparing + self._seconds(1 + BEST + self.network.differs, network)
 
     def compare(self, tasks: Sequence[TunedTask], network: float, left: float) -> Iterator[Record]:
         """The records of the fastest configs of the plan's tasks, and of their defaults, if any are left to
-        compare; in about `left` seconds, or as many as the least number of rounds takes.
+        compare, and of the plan; in about `left` seconds, or as many as the least number of rounds takes. A
+        task's are to be learnt before those of the plan, which has the configs that they leave.
 
         A module that fails is an outcome of the configs in it; the others are compared without it.
         """
         tasks = [found for found in tasks if found.count]
-        variants = _variants(tasks)
+        variants: list[Mapping[str, Point] | None] = [*_variants(tasks)]
+        if tasks and self.network.differs and (len(variants) > 1 or not self.network.pair().heard):
+            variants = [*variants, None]
         while len(variants) > 1 and not self.failure:
             seconds = min(left - self._preparing, self._seconds(len(variants), network))
             turns = self.network(variants, max(0.0, seconds), TIME_LIMIT)
             self._preparing = turns.preparing
             if turns.failed is None:
-                yield from self._compared(tasks, variants, turns.rounds)
+                configs = [v for v in variants if v is not None]
+                yield from self._compared(tasks, configs, turns.rounds)
+                if len(configs) < len(variants):
+                    yield self._plan_record(tasks, turns.rounds)
                 return
             if turns.failed == 0:
                 self.failure = f"{turns.error} of the network's module: {turns.detail}"
                 return
-            failed = variants.pop(turns.failed)
+            failed, defaults = variants.pop(turns.failed), variants[0]
             wrong = Measurement.failed(turns.error, turns.detail)
-            for found in tasks:
-                if failed[found.task.digest] != variants[0][found.task.digest]:
+            for found in tasks if failed and defaults else ():
+                if failed[found.task.digest] != defaults[found.task.digest]:
                     yield self._record(found, failed[found.task.digest], wrong)
 
     def _seconds(self, count: int, network: float) -> float:
@@ -100,7 +120,7 @@ class Confirming:
             points = {v[digest]: n for n, v in reversed(list(enumerate(variants)))}
             if len(points) < 2 or digest not in rounds[0][0]:
                 continue
-            own = np.array([[times[digest] for times in each] for each in rounds]) / found.count
+            own = np.array([[t[digest] for t in each[: len(variants)]] for each in rounds]) / found.count
             if not own.all():
                 continue  # shorter than the clock can tell
             against = float(np.median(own[:, 0]))
@@ -109,11 +129,24 @@ class Confirming:
                 result = Measurement(float(share) * against, float((high - low) / share), len(rounds))
                 yield self._record(found, point, result, against)
 
+    def _plan_record(self, tasks: Sequence[TunedTask], rounds: list[list[Times]]) -> Record:
+        """What all kernels take by the plan of now over what they take without measuring. The first and the
+        last module have default configs; of each task's time there its best one leaves a share."""
+        shares = {t.task.digest: t.confirmed.share for t in tasks if t.confirmed}
+        now = [sum(s * shares.get(digest, 1.0) for digest, s in each[0].items()) for each in rounds]
+        first = np.array([sum(each[-1].values()) for each in rounds])
+        low, share, high = np.percentile(np.array(now) / first, (25, 50, 75))
+        against = float(np.median(first))
+        result = Measurement(float(share) * against, float((high - low) / share), len(rounds))
+        record, pair = record_of(tasks[0].task, result, *self._how), self.network.pair()
+        what = {"task": pair.first, "key": PLAN, "algorithm": PLAN, "config": {PLAN: pair.other}}
+        return replace(record, **what, network=pair.other, against=against)
+
     def _record(
         self, found: TunedTask, point: Point, result: Measurement, against: float | None = None
     ) -> Record:
         result = replace(result, config=dict(point))
-        record = record_of(found.task, result, self.threads, self.cold, self.hardware)
+        record = record_of(found.task, result, *self._how)
         return replace(record, network=self.network.name, against=against)
 
 

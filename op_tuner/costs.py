@@ -7,7 +7,7 @@ goes on where it stood.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from .isolate import measure_isolated
 from .measure import NOISY, Measurement
 from .records import Record, Records, config_records, confirmed, fastest, llvm_version, made_by
 from .space import Point, Space
+from .whole_plans import plan_pair
 
 Progress = Callable[[str, int, int], None]
 CLOCK_NOISE = 2e-6  # seconds by which runs may differ for no reason of theirs
@@ -106,6 +107,15 @@ class MeasuredCosts:
     def _tell(self, task: KernelTask, done: int, total: int) -> None:
         if self.progress:
             self.progress(f"measuring {task.name}", done, total)
+
+    @property
+    def compared(self) -> bool:
+        """Whether there are records of whole plans."""
+        return self.records.of_plans
+
+    def refuses(self, first: Sequence[KernelTask], other: Sequence[KernelTask]) -> bool:
+        """Whether a network has shown that a plan of these other tasks is not faster than the first one."""
+        return self.compared and plan_pair(first, other, self.records).refused
 
     def known(self, task: KernelTask) -> Price | None:
         """What records of this machine say, or was measured now; None if nothing."""

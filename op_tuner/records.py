@@ -40,6 +40,7 @@ from .hardware import Hardware, hardware_of, this_hardware
 
 T = TypeVar("T")
 FORMAT = 1
+PLAN = "plan"  # what records of whole plans have for an algorithm (`whole_plans`)
 CONFIRMED = 3
 """Measurements of a config that say how fast it is."""
 LEAST_DOUBT = 0.01
@@ -217,6 +218,7 @@ class Records:
         self._in_networks: dict[str, list[Record]] = {}
         self._by_work: dict[str, list[Record]] = {}
         self._without_work: list[Record] = []
+        self.of_plans = False  # whether there are any of whole plans
         for file in sorted(SHIPPED.glob("*.jsonl")) if shipped else ():
             self._take(read(file)[0])
         if own:
@@ -233,6 +235,7 @@ class Records:
         for record in records:
             if record.network:
                 self._in_networks.setdefault(record.task, []).append(record)
+                self.of_plans |= record.algorithm == PLAN
                 continue
             self._by_task.setdefault(record.task, []).append(record)
             self._without_work.append(record)

@@ -246,7 +246,9 @@ class Tuner:
             calibrated = self._by_model and len(self._choices) >= CALIBRATION
             if self.forecast is None and (calibrated or self._progress() >= EARLY):
                 self._predict()
-            best, self._next = self._next or next(iter(self._ranking()), None), None
+            best = self._next
+            if best is None or not self._choosing.ready(best.strategy):
+                best = next(iter(self._ranking()), None)
             if best is None:
                 return
             self._batch(best)
@@ -275,16 +277,15 @@ class Tuner:
             self._choices, self._by_model = [], True
         if points:
             self._choices.append((time.monotonic() - start) / len(points))
-        self._ask_ahead(found)
+        self._ask_ahead()
         self._try([(found, point) for point in points], scores)
 
-    def _ask_ahead(self, found: TunedTask) -> None:
+    def _ask_ahead(self) -> None:
         """What to measure next is chosen meanwhile, by what is known before the batch of now: as much as is
-        measured while it takes to choose. If that of now was drawn by chance, its task is still the next."""
+        measured while it takes to choose."""
         ranking = self._ranking()
         self._choosing.prepare([t.strategy for t in ranking])
-        waits = isinstance(found.strategy, Elsewhere) and found.strategy.asked
-        best = found if waits else next(iter(ranking), None)
+        best, self._next = next(iter(ranking), None), None
         if best is not None and best.default_known and isinstance(best.strategy, Elsewhere):
             meanwhile = math.ceil(best.strategy.took / (self._cost(best) or math.inf))
             best.strategy.ask(min(max(BATCH, meanwhile), LARGEST))
@@ -376,7 +377,8 @@ class Tuner:
             compared = 0
             for record in self.confirming.compare(self.tasks, self._network(), left):
                 self.records.add(record)
-                self._tasks[record.task].learn_inside(record)
+                if record.task in self._tasks:  # else it is of the plan
+                    self._tasks[record.task].learn_inside(record)
                 compared += 1
             if not compared or not self.plan_again():
                 return

@@ -20,6 +20,7 @@ from burnish.op_tuner.records import Records, best_per_task, confirmed, plain, r
 from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 from burnish.op_tuner.turns import LEAST_ROUNDS, MOST_ROUNDS, Loaded, Turns, take_turns
+from burnish.op_tuner.whole_plans import plan_pair
 from burnish.runtime.binding import StepTime
 
 from .tasks import double, hang, record
@@ -50,7 +51,7 @@ class Alone:
 class Network:
     """Modules whose kernels take so long by x, `noise` more or less by turn; that of `bad` fails."""
 
-    name = "net"
+    name, differs = "net", False
 
     def __init__(self, inside, noise=0.0, bad=None, interrupted=False):
         self.inside, self.noise, self.bad, self.interrupted = inside, noise, bad, interrupted
@@ -161,6 +162,55 @@ def test_a_network_that_fails_with_default_configs(task, records):
     found, state = tuned(task, records, network)
     assert "crash" in found.confirming.failure and len(network.asked) == 1
     assert not records.in_networks(task) and dict(state.best) == {"x": 2}
+
+
+class Plans(Network):
+    """The plan of now is another one than that without measuring, whose module takes `first` seconds."""
+
+    differs = True
+
+    def __init__(self, inside, first, records, tasks):
+        super().__init__(inside)
+        self.first, self.records, self.tasks = first, records, tasks
+
+    def pair(self):
+        return plan_pair(*self.tasks, self.records)
+
+    def __call__(self, variants, seconds, time_limit):
+        assert variants[-1] is None and None not in variants[:-1]
+        found = super().__call__(variants[:-1], seconds, time_limit)
+        return replace(found, rounds=[[*each, {"other": self.first}] for each in found.rounds])
+
+
+@pytest.mark.parametrize(("first", "refused"), [(0.79, True), (0.8, True), (0.802, True), (0.9, False)])
+def test_plans_are_compared_with_the_best_configs(task, records, first, refused):
+    """Its best config takes 0.8, what it takes with the default one is of no account."""
+    tasks = ([replace(task, name="first")], [task, task])
+    network = Plans({1: 1.0, 2: 1.1, 3: 0.8, 4: 0.9}, first, records, tasks)
+    _, state = tuned(task, records, network, calls=1)
+    pair = network.pair()
+    assert len(network.asked) == 1 and dict(state.best) == {"x": 3}
+    assert len(pair.heard) == 1 and pair.refused == refused
+    assert pair.heard[0].seconds == pytest.approx(0.8) and pair.heard[0].against == first
+    again = Plans({}, first, records, tasks)
+    tuned(task, records, again, trials=1, calls=1)
+    assert again.asked == [], "it is known"
+    assert plan_pair(*tasks, Records(records.path, shipped=False)) == pair
+    records.add(*(replace(r, config={"x": 5}, seconds=r.seconds / 2) for r in records.in_networks(task)))
+    assert not network.pair().heard, "with another config it is another plan"
+
+
+def test_a_plan_without_measuring_that_fails_leaves_the_others(task, records):
+    class Failing(Plans):
+        def __call__(self, variants, seconds, time_limit):
+            if variants[-1] is None:
+                return Turns([], len(variants) - 1, "memory", "there is none")
+            return Network.__call__(self, variants, seconds, time_limit)
+
+    network = Failing({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9}, 1.0, records, ([task], [task, task]))
+    found, state = tuned(task, records, network)
+    assert network.asked == [[{1}, {2}, {3}, {4}]] and dict(state.best) == {"x": 2}
+    assert not network.pair().heard and not found.confirming.failure
 
 
 def test_comparing_is_reserved_from_the_budget(task, records, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from burnish.network_plans import NetworkPlans
 from burnish.network_turns import NetworkTurns
 from burnish.op_tuner.costs import record_of
 from burnish.op_tuner.measure import Measurement
-from burnish.op_tuner.records import Records
+from burnish.op_tuner.records import PLAN, Records
 from burnish.op_tuner.space import Space
 from burnish.op_tuner.turns import LEAST_ROUNDS
 
@@ -86,6 +87,37 @@ def test_a_rival_below_its_target_enters_and_is_compiled(plans, compiled):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
+def test_a_plan_that_is_slower_in_the_network_is_not_made(plans, compiled):
+    settle(plans)
+    wanted = {w.task.digest: w for w in plans.wanted()}
+    first = plans.calls
+    rival = max((w for w in wanted.values() if w.targets and not w.count), key=lambda w: w.targets[0])
+    records = tell(plans, rival.task, min(rival.targets) / 2)
+    plans.wanted()
+    assert plans.differs
+    pair, now = plans.pair(), plans.calls
+    pipeline.compile(zoo.build("digits"), threads=1, records=records.path)
+    assert Counter(compiled) == now
+    say(records, rival.task, pair, 2e-3)
+    plans.wanted()
+    assert plans.calls == first and not plans.differs and not plans.changes()
+    pipeline.compile(zoo.build("digits"), threads=1, records=records.path)
+    assert Counter(compiled) == first
+    for _ in range(2):
+        say(records, rival.task, pair, 0.5e-3)
+    plans.wanted()
+    assert plans.calls == now and plans.pair() != pair and not plans.pair().refused
+    pipeline.compile(zoo.build("digits"), threads=1, records=records.path)
+    assert Counter(compiled) == now
+
+
+def say(records, task, pair, seconds):
+    """That the plan took so long, where a millisecond is what it takes without measuring."""
+    result = Measurement(seconds, 0.0, 20, config={})
+    what = {"task": pair.first, "algorithm": PLAN, "config": {PLAN: pair.other}, "network": pair.other}
+    records.add(replace(record_of(task, result, 1, True), **what, against=1e-3))
+
+
 def test_tuning_one_task_does_not_promise_as_much_of_another(plans):
     """What is not measured is compared by default configs: it neither gains nor loses by others' tuning."""
     settle(plans)
@@ -116,11 +148,12 @@ def test_modules_of_the_plan_in_turns(plans, tmp_path):
         for point in {default[w.task.digest], other[w.task.digest]}:
             network.keep(w.task, point, build_kernel(w.task, Space.config(point), symbol(w.task)))
     kept = set(store.folder.iterdir())
-    found = network([default, other], 0.0, 60.0)
+    found = network([default, other, None], 0.0, 60.0)
     assert found.failed is None and len(found.rounds) == LEAST_ROUNDS, found.detail
     for times in (t for each in found.rounds for t in each):
         assert set(spaces) <= set(times) and all(s >= 0 for s in times.values())
     built = set(store.folder.iterdir()) - kept
+    assert not plans.differs and not plans.pair().heard
     assert len(built) == len(set(found.rounds[0][0]) - set(spaces) - {""}), "those without questions"
 
 

@@ -24,6 +24,7 @@ class Told:
 
     seconds: object
     spread: float = 0.0
+    compared = False
     asked: list = field(default_factory=list)
 
     def ensure(self, tasks):
