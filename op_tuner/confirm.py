@@ -139,8 +139,8 @@ class Confirming:
         against = float(np.median(first))
         result = Measurement(float(share) * against, float((high - low) / share), len(rounds))
         record, pair = record_of(tasks[0].task, result, *self._how), self.network.pair()
-        what = {"task": pair.first, "key": PLAN, "algorithm": PLAN, "config": {PLAN: pair.other}}
-        return replace(record, **what, network=pair.other, against=against)
+        record = replace(record, task=pair.first, key=PLAN, algorithm=PLAN, config={PLAN: pair.other})
+        return replace(record, network=pair.other, against=against)
 
     def _record(
         self, found: TunedTask, point: Point, result: Measurement, against: float | None = None
