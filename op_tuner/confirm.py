@@ -86,26 +86,28 @@ class Confirming:
         A module that fails is an outcome of the configs in it; the others are compared without it.
         """
         tasks = [found for found in tasks if found.count]
-        variants: list[Mapping[str, Point] | None] = [*_variants(tasks)]
-        if tasks and self.network.differs and (len(variants) > 1 or not self.network.pair().heard):
-            variants = [*variants, None]
-        while len(variants) > 1 and not self.failure:
-            seconds = min(left - self._preparing, self._seconds(len(variants), network))
-            turns = self.network(variants, max(0.0, seconds), TIME_LIMIT)
+        configs = _variants(tasks)
+        unknown = len(configs) > 1 or not self.network.pair().heard
+        first = [None] if tasks and self.network.differs and unknown else []
+        while len(configs) + len(first) > 1 and not self.failure:
+            seconds = min(left - self._preparing, self._seconds(len(configs) + len(first), network))
+            turns = self.network([*configs, *first], max(0.0, seconds), TIME_LIMIT)
             self._preparing = turns.preparing
             if turns.failed is None:
-                configs = [v for v in variants if v is not None]
                 yield from self._compared(tasks, configs, turns.rounds)
-                if len(configs) < len(variants):
+                if first:
                     yield self._plan_record(tasks, turns.rounds)
                 return
             if turns.failed == 0:
                 self.failure = f"{turns.error} of the network's module: {turns.detail}"
                 return
-            failed, defaults = variants.pop(turns.failed), variants[0]
+            if turns.failed == len(configs):
+                first = []
+                continue
+            failed = configs.pop(turns.failed)
             wrong = Measurement.failed(turns.error, turns.detail)
-            for found in tasks if failed and defaults else ():
-                if failed[found.task.digest] != defaults[found.task.digest]:
+            for found in tasks:
+                if failed[found.task.digest] != configs[0][found.task.digest]:
                     yield self._record(found, failed[found.task.digest], wrong)
 
     def _seconds(self, count: int, network: float) -> float:
