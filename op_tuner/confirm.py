@@ -87,8 +87,8 @@ class Confirming:
         """
         tasks = [found for found in tasks if found.count]
         configs = _variants(tasks)
-        unknown = len(configs) > 1 or not self.network.pair().heard
-        first = [None] if tasks and self.network.differs and unknown else []
+        differs = len(configs) > 0 and self.network.differs
+        first = [None] if differs and (len(configs) > 1 or not self.network.pair().heard) else []
         while len(configs) + len(first) > 1 and not self.failure:
             seconds = min(left - self._preparing, self._seconds(len(configs) + len(first), network))
             turns = self.network([*configs, *first], max(0.0, seconds), TIME_LIMIT)
