@@ -58,7 +58,11 @@ EMULATOR = Knob(
     "qemu-ARCH-static or qemu-ARCH, with the target's CPU",
     "the command that runs programs for CPUs that this machine is not",
 )
-
+EMULATOR_ROOT = Knob(
+    "BURNISH_EMULATOR_ROOT",
+    "none",
+    "a root file system for that CPU, with the libraries that `burnish bench` counts there",
+)
 OPENCL_DEVICE = Knob(
     "BURNISH_OPENCL_DEVICE",
     "the first GPU, else the first device",
@@ -70,7 +74,7 @@ OPENCL_CACHE = Knob(
     "whether what an OpenCL driver has built is kept in the cache folder for later processes; 0 for no",
 )
 
-KNOBS = (CACHE_DIR, DEBUG, CC, CROSS_CC, EMULATOR, OPENCL_DEVICE, OPENCL_CACHE)
+KNOBS = (CACHE_DIR, DEBUG, CC, CROSS_CC, EMULATOR, EMULATOR_ROOT, OPENCL_DEVICE, OPENCL_CACHE)
 
 
 def cache_dir() -> Path:

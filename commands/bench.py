@@ -196,7 +196,7 @@ class _Session:
             for peer in contestants
         ]
         inputs = self.make_inputs(self.network.model, self.seed)
-        expected = self._reference(inputs)
+        expected = reference_outputs(self.network, inputs)
         for entry in entries:
             self.progress(f"{title}: preparing {entry.peer.name}")
             self._prepare(entry, inputs, expected)
@@ -207,20 +207,13 @@ class _Session:
             entry.close()
         rows, fastest = _with_speeds([entry.row for entry in entries])
         return Group(
-            self.network.name, self.threads, self._flops(inputs), expected is not None, fastest, rows
+            self.network.name,
+            self.threads,
+            nominal_flops(self.network, inputs),
+            expected is not None,
+            fastest,
+            rows,
         )
-
-    def _reference(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-        reference = OnnxRuntime()
-        if reference.available() is not None:
-            return None
-        try:
-            runner = reference.reference(self.network)
-            outputs = runner.run(inputs)
-            runner.close()
-        except Exception:  # an operator that onnxruntime lacks: the rows are shown as unchecked
-            return None
-        return outputs
 
     def _prepare(
         self, entry: _Entry, inputs: Mapping[str, np.ndarray], expected: dict[str, np.ndarray] | None
@@ -237,7 +230,7 @@ class _Session:
                 error = relative_error(found, expected)
                 entry.row = replace(entry.row, error=error)
                 if not error <= entry.peer.tolerance:
-                    return entry.fail(_wrong(found, expected, error, entry.peer.tolerance))
+                    return entry.fail(wrong(found, expected, error, entry.peer.tolerance))
             entry.row = replace(entry.row, algorithm=entry.runner.algorithm)
             settle()
             entry.row = replace(entry.row, repeats=_calibrate(entry.runner, inputs, self.min_seconds))
@@ -259,11 +252,27 @@ class _Session:
                 continue
             entry.row = replace(entry.row, seconds=(*entry.row.seconds, seconds))
 
-    def _flops(self, inputs: Mapping[str, np.ndarray]) -> int | None:
-        try:
-            return count_flops(self.network.model, {name: array.shape for name, array in inputs.items()})
-        except BurnishError:
-            return None
+
+def nominal_flops(network: Network, inputs: Mapping[str, np.ndarray]) -> int | None:
+    """None where the model's shapes do not give them."""
+    try:
+        return count_flops(network.model, {name: array.shape for name, array in inputs.items()})
+    except BurnishError:
+        return None
+
+
+def reference_outputs(network: Network, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    """onnxruntime's, without optimisation; None where it is not installed or cannot run the network."""
+    reference = OnnxRuntime()
+    if reference.available() is not None:
+        return None
+    try:
+        runner = reference.reference(network)
+        outputs = runner.run(inputs)
+        runner.close()
+    except Exception:  # an operator that onnxruntime lacks: the rows are shown as unchecked
+        return None
+    return outputs
 
 
 def settle(longest: float = 2.0) -> None:
@@ -286,9 +295,10 @@ def _calibrate(runner: Runner, inputs: Mapping[str, np.ndarray], min_seconds: fl
     return max(1, min(MOST_REPEATS, round(repeats * min_seconds / seconds)))
 
 
-def _wrong(
+def wrong(
     found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], error: float, limit: float
 ) -> str:
+    """How outputs that differ too much do so, in a line."""
     for name, want in expected.items():
         if name not in found:
             return f"wrong: no output '{name}'"

@@ -1,8 +1,10 @@
-"""`burnish bench`: speed beside other libraries. bench.py measures, bench_report.py prints."""
+"""`burnish bench`: speed beside other libraries. bench.py measures, bench_report.py prints; where there is no
+board, bench_counts.py counts instructions and bench_counts_report.py prints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,16 +14,17 @@ import click
 import onnx
 from rich.console import Console
 
-from ..compiler.target import get_target
+from ..compiler.target import get_target, runs_here
 from ..errors import InputError
 from ..op_tuner.measure import find_gpu
 from ..op_tuner.records import default_path
+from ..op_tuner.simulated import ARCHITECTURES
 from ..pipeline import compile as compile_model
 from ..pipeline import records_path
 from ..tuning import tune
-from . import peers
+from . import bench_counts_report, bench_report, peers
 from .bench import bench
-from .bench_report import show, to_json, to_markdown
+from .bench_counts import count as count_instructions
 from .files import check_writable, write_file
 from .options import SEED, compile_options, parse_counts, parse_duration, parse_files
 from .progress import show_progress
@@ -32,10 +35,9 @@ from .source import find_source, static_model
 @click.argument("models", metavar="MODEL…", nargs=-1, required=True)
 @click.option(
     "--against",
-    default=",".join(peers.DEFAULT),
-    show_default=True,
     metavar="NAMES",
-    help=f"Other libraries: {', '.join(peers.NAMES)}, all, none. Those not installed are rows that say so.",
+    help=f"Other libraries: {', '.join(peers.NAMES)}, all, none. Those not installed are rows that say so. "
+    f"Default: {','.join(peers.DEFAULT)}.",
 )
 @click.option("--threads", default="1,2", show_default=True, callback=parse_counts, metavar="N,…")
 @click.option(
@@ -51,6 +53,13 @@ from .source import find_source, static_model
     callback=parse_files,
     metavar="MODEL=FILE",
     help="The same network for LiteRT.",
+)
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="An AArch64 system with other libraries, for a target that this machine is not: instructions are "
+    f"counted under an emulator. Peers: {', '.join(peers.EMULATED)}.",
 )
 @click.option("--measure", is_flag=True, help="A second row, whose plan comes from measured costs.")
 @click.option(
@@ -83,6 +92,7 @@ def command(
     json_file,
     markdown,
     tflite,
+    root,
     measure,
     trials,
     budget,
@@ -96,33 +106,73 @@ def command(
     """Time each MODEL (.onnx files or names from the zoo) here and in other libraries.
 
     All run in this process, in turns, on the same inputs, threads and precision; outputs are checked first.
+    For an AArch64 --target on another machine, instructions are counted instead, under an emulator.
     """
     for path in (json_file, markdown):
         if path:
             check_writable(path)
     machine = get_target(target)
-    device = {"device": str(find_gpu(machine))} if machine.gpu else {}
+    emulated = machine.kind == "cpu" and machine.arch in ARCHITECTURES and not runs_here(machine)
+    if against is None:
+        against = "onnxruntime" if emulated else ",".join(peers.DEFAULT)
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
     own = partial(compile_model, target=target, cache=cache)
-    contestants: list[peers.Peer] = [peers.Burnish(own)]
-    if measure:
-        contestants.append(
-            peers.Burnish(partial(own, measure=True, records=records), name="burnish-measured")
-        )
     tuning = trials is not None or budget is not None
-    if tuning and records is not None:
-        check_writable(records, (".jsonl",))
-    if tuning or (records is not None and not measure):
-        tuned = partial(own, records=records_path(records or default_path(), tuning))
-        contestants.append(peers.Burnish(tuned, name="burnish-tuned"))
-    contestants += peers.find(names, tflite)
     sources = [find_source(model, only_model=True) for model in models]
     unknown = [name for name in tflite if name not in {source.name for source in sources}]
     if unknown:
         raise InputError(f"--tflite {unknown[0]}: that is none of the models")
     networks = [(source.name, static_model(source.read(), shapes, dims)) for source in sources]
-    if tuning:
-        _tune(networks, threads, trials=trials, budget=budget, records=records, target=target)
+    report: Any
+    result: Any
+    if emulated:
+        if measure or tuning:
+            raise InputError(
+                f"{target} is not this machine, so nothing is timed; tune before, give --records"
+            )
+        subjects = [peers.EmulatedBurnish(own)]
+        if records is not None:
+            tuned = partial(own, records=records_path(records, False))
+            subjects.append(peers.EmulatedBurnish(tuned, name="burnish-tuned"))
+        others = peers.find_emulated(names, peers.System.find(root, machine), tflite) if names else []
+        report = bench_counts_report
+        with _status() as progress:
+            result = count_instructions(
+                networks, [*subjects, *others], machine, runs=rounds, seed=seed, progress=progress
+            )
+    else:
+        if root is not None:
+            raise InputError("--root is for targets that run under an emulator; see --target")
+        device = {"device": str(find_gpu(machine))} if machine.gpu else {}
+        contestants: list[peers.Peer] = [peers.Burnish(own)]
+        if measure:
+            contestants.append(
+                peers.Burnish(partial(own, measure=True, records=records), name="burnish-measured")
+            )
+        if tuning and records is not None:
+            check_writable(records, (".jsonl",))
+        if tuning or (records is not None and not measure):
+            tuned = partial(own, records=records_path(records or default_path(), tuning))
+            contestants.append(peers.Burnish(tuned, name="burnish-tuned"))
+        contestants += peers.find(names, tflite)
+        if tuning:
+            _tune(networks, threads, trials=trials, budget=budget, records=records, target=target)
+        report = bench_report
+        with _status() as progress:
+            result = bench(
+                networks, contestants, threads=threads, rounds=rounds, seed=seed, progress=progress
+            )
+        result = replace(result, versions={**result.versions, **device})
+    if json_file:
+        write_file(json_file, report.to_json(result))
+    if markdown:
+        write_file(markdown, report.to_markdown(result))
+    report.show(result)
+
+
+@contextmanager
+def _status() -> Iterator[Callable[[str], None]]:
+    """Where what happens next is told: in a line that changes, on a terminal."""
     console = Console(stderr=True)
     with console.status("starting") as status:
 
@@ -132,13 +182,7 @@ def command(
             elif "round" not in message:
                 console.print(message, highlight=False, soft_wrap=True, markup=False)
 
-        result = bench(networks, contestants, threads=threads, rounds=rounds, seed=seed, progress=progress)
-    result = replace(result, versions={**result.versions, **device})
-    if json_file:
-        write_file(json_file, to_json(result))
-    if markdown:
-        write_file(markdown, to_markdown(result))
-    show(result)
+        yield progress
 
 
 def _tune(networks: Sequence[tuple[str, onnx.ModelProto]], threads: Sequence[int], **how: Any) -> None:

@@ -65,6 +65,11 @@ class Emulation:
         if caches:
             self.plugin += f",l1={target.l1},l2={target.l2}"
 
+    def version(self) -> str:
+        """What the emulator calls itself."""
+        done = subprocess.run([self.qemu, "--version"], capture_output=True, text=True, errors="replace")
+        return done.stdout.partition("\n")[0]
+
     def count(self, command: Sequence[object], options: Sequence[object] = ()) -> Counts:
         """What a process executes, by kind. ToolError if it fails."""
         log = self.folder / "log"

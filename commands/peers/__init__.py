@@ -6,8 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...errors import InputError
+from .arm_compute_peer import LAYOUTS, ArmCompute
 from .base import Network, Peer, Runner
 from .burnish_peer import Burnish
+from .emulated import (
+    EmulatedBurnish,
+    EmulatedLiteRT,
+    EmulatedOnnxRuntime,
+    EmulatedPeer,
+    EmulatedProgram,
+    System,
+)
 from .litert_peer import LiteRT
 from .loops_peer import compiled_loops
 from .ncnn_peer import Ncnn
@@ -16,7 +25,13 @@ from .openvino_peer import OpenVino
 from .torch_peer import Torch
 
 __all__ = [
+    "ArmCompute",
     "Burnish",
+    "EmulatedBurnish",
+    "EmulatedLiteRT",
+    "EmulatedOnnxRuntime",
+    "EmulatedPeer",
+    "EmulatedProgram",
     "LiteRT",
     "Ncnn",
     "Network",
@@ -24,13 +39,18 @@ __all__ = [
     "OpenVino",
     "Peer",
     "Runner",
+    "System",
     "Torch",
     "find",
+    "find_emulated",
 ]
 
 DEFAULT = ("onnxruntime", "openvino")
 LOOPS = ("gcc", "graphite", "polly")
 NAMES = ("onnxruntime", "openvino", "torch", "ncnn", "litert", *LOOPS)
+
+EMULATED = ("onnxruntime", "litert", "arm-compute")
+"""Of CPUs that this machine is not."""
 
 
 def find(names: Sequence[str] = DEFAULT, tflite: Mapping[str, str | Path] | None = None) -> list[Peer]:
@@ -44,8 +64,6 @@ def find(names: Sequence[str] = DEFAULT, tflite: Mapping[str, str | Path] | None
     unknown = [name for name in wanted if name not in NAMES]
     if unknown:
         raise InputError(f"no peer '{unknown[0]}': choose from {', '.join(NAMES)}, all")
-    if "all" in names and not tflite:
-        wanted.remove("litert")
     if tflite and "litert" not in wanted:
         wanted.append("litert")
     made: dict[str, list[Peer]] = {
@@ -55,5 +73,21 @@ def find(names: Sequence[str] = DEFAULT, tflite: Mapping[str, str | Path] | None
         "ncnn": [Ncnn()],
         "litert": [LiteRT(tflite or {})],
         **{name: [compiled_loops(name)] for name in LOOPS},
+    }
+    return [peer for name in wanted for peer in made[name]]
+
+
+def find_emulated(
+    names: Sequence[str], system: System, tflite: Mapping[str, Path] | None = None
+) -> list[EmulatedPeer]:
+    """As `find`, of what runs under an emulator. "arm-compute" gives a peer for each layout."""
+    wanted = list(dict.fromkeys(EMULATED if "all" in names else names))
+    unknown = [name for name in wanted if name not in EMULATED]
+    if unknown:
+        raise InputError(f"no peer '{unknown[0]}' under an emulator: choose from {', '.join(EMULATED)}, all")
+    made: dict[str, list[EmulatedPeer]] = {
+        "onnxruntime": [EmulatedOnnxRuntime(system)],
+        "litert": [EmulatedLiteRT(system, tflite or {})],
+        "arm-compute": [ArmCompute(system, layout) for layout in LAYOUTS],
     }
     return [peer for name in wanted for peer in made[name]]

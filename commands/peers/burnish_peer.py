@@ -13,6 +13,13 @@ from .base import Arrays, Network, Peer, Runner
 NOTABLE = 0.1
 
 
+def algorithms(module: Any) -> str:
+    """Those of at least a tenth of the operations, the most first."""
+    work = getattr(module, "operations", {})
+    shares = sorted(((count / max(1, sum(work.values())), name) for name, count in work.items()))
+    return ", ".join(name for share, name in reversed(shares) if share >= NOTABLE)
+
+
 class BurnishRunner(Runner):
     def __init__(self, module: Any, threads: int, network: Network):
         self.module = module
@@ -21,10 +28,7 @@ class BurnishRunner(Runner):
 
     @property
     def algorithm(self) -> str:
-        """Those of at least a tenth of the operations, the most first."""
-        work = getattr(self.module, "operations", {})
-        shares = sorted(((count / max(1, sum(work.values())), name) for name, count in work.items()))
-        return ", ".join(name for share, name in reversed(shares) if share >= NOTABLE)
+        return algorithms(self.module)
 
     def bind(self, inputs: Arrays) -> Callable[[], object]:
         for name, array in inputs.items():

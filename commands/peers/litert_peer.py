@@ -1,4 +1,4 @@
-"""LiteRT (XNNPACK) on a .tflite file of the same network, which the user gives."""
+"""LiteRT (XNNPACK) on a .tflite file of the same network, which the user gives or tflite.py writes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import InputError, ToolError
 from .base import Arrays, Network, Peer, Runner
+from .tflite import load_schema, to_tflite
 
 
 def _permutation(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -27,7 +28,8 @@ def _permutation(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int,
     return None
 
 
-def _fit(array: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
+def fit(array: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
+    """`array` with its axes in the order of `shape`; ToolError where it cannot be."""
     axes = _permutation(array.shape, shape)
     if axes is not None:
         return np.ascontiguousarray(array.transpose(axes))
@@ -47,7 +49,7 @@ class LiteRTRunner(Runner):
 
     def bind(self, inputs: Arrays) -> Callable[[], object]:
         for name, detail in zip(self.network.input_names, self.inputs):
-            array = _fit(inputs[name], tuple(int(dim) for dim in detail["shape"]), name)
+            array = fit(inputs[name], tuple(int(dim) for dim in detail["shape"]), name)
             self.interpreter.set_tensor(detail["index"], array.astype(detail["dtype"], copy=False))
         return self.interpreter.invoke
 
@@ -56,7 +58,7 @@ class LiteRTRunner(Runner):
         for name, detail in zip(self.network.output_names, self.details):
             array = self.interpreter.get_tensor(detail["index"])
             shape = self.network.output_shape(name)
-            arrays[name] = array if shape is None else _fit(array, shape, name)
+            arrays[name] = array if shape is None else fit(array, shape, name)
         return arrays
 
     def close(self) -> None:
@@ -64,7 +66,7 @@ class LiteRTRunner(Runner):
 
 
 class LiteRT(Peer):
-    """`files` maps the name of a network to the path of its .tflite file."""
+    """`files` maps names of networks to .tflite files; others are written from the ONNX model."""
 
     name = "litert"
     packages = ("ai-edge-litert",)
@@ -75,12 +77,13 @@ class LiteRT(Peer):
 
     def prepare(self, network: Network, threads: int) -> Runner:
         path = self.files.get(network.name)
-        if path is None:
-            raise InputError(f"no .tflite file given: --tflite {network.name}=FILE")
-        if not Path(path).is_file():
+        if path is not None and not Path(path).is_file():
             raise InputError(f"{path}: no such .tflite file")
+        import ai_edge_litert
         from ai_edge_litert.interpreter import Interpreter
 
-        interpreter = Interpreter(model_path=str(path), num_threads=threads)
+        site = Path(ai_edge_litert.__file__).parents[1]
+        data = Path(path).read_bytes() if path else to_tflite(network.model, load_schema(site))
+        interpreter = Interpreter(model_content=data, num_threads=threads)
         interpreter.allocate_tensors()
         return LiteRTRunner(interpreter, network)

@@ -162,6 +162,21 @@ def test_bench_compares_and_writes_both_files(burnish, error, tmp_path):
     assert "none of the models" in error("bench", "digits", "--tflite", "vgg=x.tflite")
 
 
+def test_bench_counts_for_a_target_without_a_board(burnish, error, require_tool, tmp_path, monkeypatch):
+    for tool in ("aarch64-linux-gnu-gcc", "qemu-aarch64"):
+        require_tool(tool)
+    monkeypatch.delenv("BURNISH_EMULATOR_ROOT", raising=False)
+    options = ("--target", "cortex-a53", "--against")
+    files = ("--json", tmp_path / "b.json", "--markdown", tmp_path / "b.md")
+    out = burnish("bench", "digits", *options, "none", "--rounds", 1, *files).stdout
+    assert "EMULATED cortex-a53" in out and "no peer to compare with: digits" in out
+    assert json.loads((tmp_path / "b.json").read_text())["groups"][0]["rows"][0]["process"] > 0
+    assert "instructions on an emulated cortex-a53" in (tmp_path / "b.md").read_text()
+    assert "give --root" in error("bench", "digits", *options, "onnxruntime")
+    assert "tune before" in error("bench", "digits", *options, "none", "--tune", 1)
+    assert "--root is for targets" in error("bench", "digits", "--root", tmp_path)
+
+
 RUNG_TITLES = (
     "ONNX node", "graph after import", "graph after the pass fuse", "fused operator", "tensor expression",
     "kernel task and the chosen config", "naive loop program", "scheduled loop program",
