@@ -211,7 +211,7 @@ def _python_program(
 ) -> EmulatedProgram:
     script, given, made = (folder / name for name in ("peer.py", "inputs.npz", "outputs.npz"))
     script.write_text(source)
-    np.savez(given, **inputs)
+    np.savez(given, allow_pickle=False, **inputs)
 
     def outputs() -> dict[str, np.ndarray]:
         with np.load(made) as arrays:

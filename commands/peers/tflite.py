@@ -217,7 +217,7 @@ def _write_conv(file: _File, node: Node) -> None:
     output, activation = file.activated(node)
     depthwise = op.group > 1 and weights.shape[1] == 1
     order = (1, 2, 3, 0) if depthwise else CHANNELS_LAST
-    inputs = [tensor, file.constant(weights.transpose(order)), file.constant(np.float32(bias))]
+    inputs = [tensor, file.constant(weights.transpose(order)), file.constant(np.asarray(bias, np.float32))]
     options = {"padding": padding, "fusedActivationFunction": activation}
     options |= {"strideH": op.strides[0], "strideW": op.strides[1]}
     options |= {"dilationHFactor": op.dilations[0], "dilationWFactor": op.dilations[1]}
