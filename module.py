@@ -19,6 +19,7 @@ from .runtime import binding
 from .runtime.build import DeviceCode, link_module
 from .runtime.emulated import EmulatedModule
 from .runtime.late import LateModule
+from .runtime.nvcc import fatbin
 from .runtime.toolchain import HERE as THIS_ARCH
 
 
@@ -68,8 +69,8 @@ class Module:
         """
         plan = packed.plan
         if target.gpu:
-            source = device_program(kernels, plan.kernels, target)
-            code: DeviceCode | None = DeviceCode(target.gpu.language, source)
+            program = device_program(kernels, plan.kernels, target, fatbin)
+            code: DeviceCode | None = DeviceCode(target.gpu.language, program)
             objects: list[bytes] = []
         else:
             code, objects = None, [k.object for k in kernels]

@@ -73,8 +73,9 @@ OPENCL_CACHE = Knob(
     "1",
     "whether what an OpenCL driver has built is kept in the cache folder for later processes; 0 for no",
 )
+CUDACXX = Knob("CUDACXX", "nvcc, /usr/local/cuda/bin/nvcc", "the CUDA compiler for modules for NVIDIA GPUs")
 
-KNOBS = (CACHE_DIR, DEBUG, CC, CROSS_CC, EMULATOR, EMULATOR_ROOT, OPENCL_DEVICE, OPENCL_CACHE)
+KNOBS = (CACHE_DIR, DEBUG, CC, CROSS_CC, EMULATOR, EMULATOR_ROOT, OPENCL_DEVICE, OPENCL_CACHE, CUDACXX)
 
 
 def cache_dir() -> Path:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from .codegen import c_like, cuda, device_code, llvm, opencl
 from .codegen.kernel_code import KernelCode, Step
@@ -46,11 +47,18 @@ def assemble(program: Program, target: Target) -> Kernel:
     return _kernel(program, code, llvm.object_code(code, target))
 
 
-def device_program(kernels: Sequence[Kernel], symbols: Sequence[str], target: Target) -> bytes:
-    """A GPU's kernels as one program; `symbols` are the plan's kernels in order."""
+def device_program(
+    kernels: Sequence[Kernel], symbols: Sequence[str], target: Target, nvcc: Callable[..., bytes]
+) -> bytes:
+    """A GPU's kernels as one program; `symbols` are the plan's kernels in order. `nvcc` compiles CUDA, as
+    `runtime.nvcc.fatbin` does."""
     assert target.gpu is not None
     launches = {step.symbol: step.launch for k in kernels for step in k.steps if step.launch}
-    return device_code.encode(target.gpu.language, [k.object.decode() for k in kernels], symbols, launches)
+    parts = target.gpu.language, [k.object.decode() for k in kernels], symbols, launches
+    if target.gpu.language == "cuda":
+        build = partial(nvcc, arch=target.cpu, options=cuda.OPTIONS)
+        return device_code.encode(*parts, options=target.cpu, build=build)
+    return device_code.encode(*parts)
 
 
 def generate(program: Program, target: Target) -> KernelCode:

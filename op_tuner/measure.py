@@ -33,6 +33,7 @@ from ..compiler.target import Target
 from ..errors import InputError, InternalError, RunError
 from ..runtime import binding
 from ..runtime.build import DeviceCode
+from ..runtime.nvcc import fatbin
 from .operands import Operands, operands
 from .records import plain
 
@@ -232,7 +233,7 @@ def _repeat(run: Callable[[], float], seconds: float, beat: float = math.inf) ->
 
 def _module(target: Target, built: Built, plan: Plan, weights: np.ndarray) -> binding.Module:
     if target.gpu is not None:
-        source = device_program([built.kernel], plan.kernels, target)
+        source = device_program([built.kernel], plan.kernels, target, fatbin)
         return binding.device_module_from_memory(
             encode(plan), DeviceCode(target.gpu.language, source), weights
         )

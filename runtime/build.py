@@ -31,11 +31,14 @@ from .toolchain import Compiler, archive_tools, find_compiler
 
 HERE = Path(__file__).parent
 CORE = ("plan", "pool", "executor", "host", "context", "prepare", "module")  # in every module
-DEVICES = {"opencl": ("opencl", "program_cache")}  # in modules for that device
+DEVICES = {  # in modules for that device
+    "opencl": ("gpu", "opencl", "program_cache"),
+    "cuda": ("gpu", "cuda_module", "cuda"),
+}
 LIBRARY_ONLY = ("memory", "open")  # also in the library of this package
 PROGRAM = "runner"  # the main function of a module that is a program
 KINDS = ("so", "a", "program")
-_DEVICE_SOURCES = tuple(source for sources in DEVICES.values() for source in sources)
+_DEVICE_SOURCES = tuple(dict.fromkeys(source for sources in DEVICES.values() for source in sources))
 _ALL = CORE + LIBRARY_ONLY + _DEVICE_SOURCES
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fno-ident", "-ffunction-sections")
 _PLAN_HEADER = struct.Struct("<8sII5Q12I")

@@ -80,6 +80,7 @@ _FUNCTIONS: list[tuple[str, Any]] = [
     ("threads", CFUNCTYPE(c_int32, Pointer)),
     ("prepare", CFUNCTYPE(c_int32, ApiPointer, POINTER(Options), POINTER(Error))),
     ("unprepare", CFUNCTYPE(None, ApiPointer)),
+    ("device_data", CFUNCTYPE(Pointer, Pointer, c_int32, c_int32)),
 ]
 Api._fields_ = [
     ("magic", c_uint32),

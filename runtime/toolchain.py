@@ -28,9 +28,10 @@ class Compiler:
 
 
 @lru_cache(maxsize=8)
-def _identify(command: tuple[str, ...]) -> str | None:
+def identify(command: tuple[str, ...]) -> str | None:
+    """What a command says of itself; None if it does not run."""
     try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -50,7 +51,7 @@ def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
     else:  # glibc cannot be linked statically by zig
         candidates = [(f"{arch}-linux-gnu-gcc",), *_zig(f"{arch}-linux-{'musl' if static else 'gnu'}")]
     for command in candidates:
-        version = _identify(command)
+        version = identify((*command, "--version"))
         if version:
             return Compiler(command, version)
     if value:

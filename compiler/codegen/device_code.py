@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ...errors import UnsupportedError
-from . import opencl
+from . import cuda, opencl
 from .c_dialect import module_source
 from .kernel_code import Launch
 
@@ -14,27 +13,32 @@ _HEADER = struct.Struct("<8sII3Q4I")
 _KERNEL = struct.Struct("<2I6I2I")
 _VERSION = 1
 _NEEDS_F64, _REPORTS = 1, 1
+_DIALECTS = {"opencl": opencl.DIALECT, "cuda": cuda.DIALECT}
 OPTIONS = {"opencl": "-cl-std=CL1.2 -w"}
 
 
 def encode(
-    language: str, sources: Sequence[str], symbols: Sequence[str], launches: Mapping[str, Launch]
+    language: str,
+    sources: Sequence[str],
+    symbols: Sequence[str],
+    launches: Mapping[str, Launch],
+    options: str = OPTIONS["opencl"],
+    build: Callable[[str], bytes] = str.encode,
 ) -> bytes:
-    """One program of the kernels' sources; `symbols` are the plan's kernels in order. UnsupportedError for a
-    language that the runtime has no device for.
+    """One program of the kernels' sources; `symbols` are the plan's kernels in order.
+
+    options  for OpenCL those of the driver's compiler, for CUDA the architecture (sm_80, …)
+    build    makes what the module holds of the program's text: the text itself, or code
     """
-    if language not in OPTIONS:
-        raise UnsupportedError(
-            f"modules for {language} cannot be made yet; `burnish trace` shows its kernels"
-        )
-    source = module_source(opencl.DIALECT, sources).encode()
+    text = module_source(_DIALECTS[language], sources)
+    program = build(text)
     strings = bytearray(b"\0")
 
     def add(text: str) -> int:
         strings.extend(text.encode() + b"\0")
         return len(strings) - len(text.encode()) - 1
 
-    options = add(OPTIONS[language])
+    flags = add(options)
     table = b"".join(
         _KERNEL.pack(
             add(symbol),
@@ -46,8 +50,8 @@ def encode(
         )
         for symbol in symbols
     )
-    size = _HEADER.size + len(table) + len(source) + len(strings)
-    needs = _NEEDS_F64 if b"f64" in source else 0
-    counts = (len(symbols), needs, options, 0)
-    header = _HEADER.pack(b"BURNCODE", _VERSION, _HEADER.size, size, len(source), len(strings), *counts)
-    return header + table + source + bytes(strings)
+    size = _HEADER.size + len(table) + len(program) + len(strings)
+    needs = _NEEDS_F64 if "f64" in text else 0
+    counts = (len(symbols), needs, flags, 0)
+    header = _HEADER.pack(b"BURNCODE", _VERSION, _HEADER.size, size, len(program), len(strings), *counts)
+    return header + table + program + bytes(strings)

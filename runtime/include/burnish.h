@@ -141,7 +141,8 @@ struct burnish_api {
                     burnish_error *error);
   void (*destroy)(burnish_context *context);
 
-  /* Runs read and write the user's memory in place, from now on and until bound anew. It must be aligned to
+  /* Runs read and write the user's memory in place (modules for GPUs through a copy, unless it is memory of the
+   * same GPU, which only modules for CUDA take), from now on and until bound anew. It must be aligned to
    * its element size, must not overlap other bound memory, and `nbytes` must be the tensor's. NULL: back to
    * the context's own memory. */
   int32_t (*bind_input)(burnish_context *context, int32_t index, const void *data, int64_t nbytes);
@@ -165,6 +166,11 @@ struct burnish_api {
    * those of the threads that help; NULL: one thread. */
   int32_t (*prepare)(const burnish_api *model, const burnish_options *options, burnish_error *error);
   void (*unprepare)(const burnish_api *model);
+
+  /* Modules for CUDA: the context's own memory on the GPU of an input (`is_output` 0) or an output (1); NULL for
+   * other modules and where there is no such index. Bound by bind_input or bind_output, as any memory of that
+   * GPU may be, it is read and written in place. */
+  void *(*device_data)(burnish_context *context, int32_t is_output, int32_t index);
 };
 
 /* The opener, for applications that load module files (open.c). */

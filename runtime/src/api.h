@@ -22,6 +22,7 @@ int32_t burnish_bind_input(burnish_context *context, int32_t index, const void *
 int32_t burnish_bind_output(burnish_context *context, int32_t index, void *data, int64_t nbytes);
 void *burnish_input_data(burnish_context *context, int32_t index);
 void *burnish_output_data(burnish_context *context, int32_t index);
+void *burnish_device_data(burnish_context *context, int32_t is_output, int32_t index);
 int32_t burnish_run(burnish_context *context);
 const burnish_error *burnish_last_error(const burnish_context *context);
 int32_t burnish_profile(burnish_context *context, int64_t *nanoseconds);
@@ -36,6 +37,6 @@ void burnish_unprepare(const burnish_api *model);
    burnish_step_info,    burnish_pool_create, burnish_pool_destroy, burnish_create,      \
    burnish_destroy,      burnish_bind_input,  burnish_bind_output,  burnish_input_data,  \
    burnish_output_data,  burnish_run,         burnish_last_error,   burnish_profile,     \
-   burnish_threads,      burnish_prepare,     burnish_unprepare}
+   burnish_threads,      burnish_prepare,     burnish_unprepare,    burnish_device_data}
 
 #endif

@@ -129,6 +129,13 @@ void *burnish_output_data(burnish_context *c, int32_t index) {
   return burnish_context_memory(c, (uint64_t)c->plan.header->input_count + (uint64_t)index);
 }
 
+void *burnish_device_data(burnish_context *c, int32_t is_output, int32_t index) {
+  const plan_header *h = c->plan.header;
+  if (!c->device->device_memory || index < 0) return NULL;
+  if ((uint32_t)index >= (is_output ? h->output_count : h->input_count)) return NULL;
+  return c->device->device_memory(c, (is_output ? h->input_count : 0) + (uint64_t)index);
+}
+
 int32_t burnish_run(burnish_context *c) {
   return c->device->run(c);
 }

@@ -14,9 +14,11 @@ struct burnish_device {
   int32_t (*start)(burnish_context *context, const burnish_options *options, burnish_error *error);
   void (*stop)(burnish_context *context);
   int32_t (*run)(burnish_context *context);
+  /* The context's memory of an input or output on the device, where that has addresses; else NULL. */
+  void *(*device_memory)(burnish_context *context, uint64_t slot);
 };
 
-extern const burnish_device burnish_cpu, burnish_opencl;
+extern const burnish_device burnish_cpu, burnish_opencl, burnish_cuda;
 
 /* The user's or the context's own memory of one input or output. */
 typedef struct io_slot {

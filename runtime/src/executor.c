@@ -203,4 +203,4 @@ static int32_t cpu_run(burnish_context *c) {
   return code ? burnish_step_error(c, failed, code) : BURNISH_OK;
 }
 
-const burnish_device burnish_cpu = {"cpu", NULL, NULL, burnish_cpu_start, burnish_cpu_stop, cpu_run};
+const burnish_device burnish_cpu = {"cpu", NULL, NULL, burnish_cpu_start, burnish_cpu_stop, cpu_run, NULL};

@@ -92,7 +92,7 @@ int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void 
 int32_t burnish_device_module_create(const void *plan, uint64_t plan_bytes, const void *weights,
                                      uint64_t weights_bytes, const char *device, const void *code,
                                      uint64_t code_bytes, const burnish_api **out, burnish_error *error) {
-  static const burnish_device *const devices[] = {&burnish_opencl};
+  static const burnish_device *const devices[] = {&burnish_opencl, &burnish_cuda};
   memory_module *m = new_module(plan, plan_bytes, weights, weights_bytes, error);
   *out = NULL;
   if (!m) return BURNISH_NO_MEMORY;

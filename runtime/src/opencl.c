@@ -6,8 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "context.h"
-#include "device_code.h"
+#include "gpu.h"
 #include "opencl_api.h"
 #include "program_cache.h"
 
@@ -118,10 +117,10 @@ static int device_has(cl_device device, const char *extension) {
 static int32_t check_limits(const burnish_image *image, cl_device device, burnish_error *error) {
   code_view code = burnish_code_view(image->code);
   plan_view plan = burnish_plan_view(image);
-  uint64_t threads = device_number(device, CL_DEVICE_MAX_WORK_GROUP_SIZE);
-  uint64_t shared = device_number(device, CL_DEVICE_LOCAL_MEM_SIZE);
   uint64_t largest = device_number(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
   char name[128] = "";
+  gpu_limits limits = {"OpenCL", name, device_number(device, CL_DEVICE_MAX_WORK_GROUP_SIZE),
+                       device_number(device, CL_DEVICE_LOCAL_MEM_SIZE), {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
   cl.clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof name - 1, name, NULL);
   if (code.header->needs & CODE_NEEDS_F64 && !device_has(device, "cl_khr_fp64"))
     return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
@@ -132,17 +131,7 @@ static int32_t check_limits(const burnish_image *image, cl_device device, burnis
                         "device %s allows at most %llu",
                         (unsigned long long)plan.header->weights_bytes, (unsigned long long)plan.arena_bytes,
                         name, (unsigned long long)largest);
-  for (uint32_t k = 0; k < code.header->kernel_count; k++) {
-    const code_kernel *kernel = &code.kernels[k];
-    uint64_t block = (uint64_t)kernel->block[0] * kernel->block[1] * kernel->block[2];
-    if (block > threads || kernel->shared > shared)
-      return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
-                          "kernel %s needs %llu threads and %u bytes of shared memory in a block; the OpenCL "
-                          "device %s has %llu and %llu; compile for --target opencl on this machine",
-                          code.strings + kernel->name, (unsigned long long)block, kernel->shared, name,
-                          (unsigned long long)threads, (unsigned long long)shared);
-  }
-  return BURNISH_OK;
+  return burnish_gpu_check_kernels(image, &limits, error);
 }
 
 /* --- a module --- */
@@ -241,10 +230,8 @@ static int32_t load(const burnish_image *image, loaded_module *m, burnish_error 
 }
 
 static int32_t opencl_load(const burnish_image *image, void **loaded, burnish_error *error) {
-  int32_t status;
-  if (!burnish_code_is_sound(image->code, image->code_bytes) || burnish_plan_view(image).header->prepared_bytes)
-    return burnish_fail(error, BURNISH_BAD_PLAN, -1, "broken module: its OpenCL code; compile the model again");
-  status = open_library(error);
+  int32_t status = burnish_gpu_check_code(image, "OpenCL", error);
+  if (!status) status = open_library(error);
   if (status) return status;
   *loaded = calloc(1, sizeof(loaded_module));
   if (!*loaded) return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a module");
@@ -266,8 +253,8 @@ static int32_t new_kernel(burnish_context *c, uint32_t number, burnish_error *er
   const plan_step *step = &c->plan.steps[number];
   const loaded_module *m = c->image->prepared->loaded;
   cl_state *s = c->state;
-  code_view code = burnish_code_view(c->image->code);
-  const char *name = code.strings + code.kernels[step->kernel].name;
+  const char *name;
+  const code_kernel *code = burnish_gpu_kernel(c, number, &name);
   int32_t status = 0;
   uint32_t at = 0;
   cl_kernel kernel = s->kernels[number] = cl.clCreateKernel(m->program, name, &status);
@@ -280,7 +267,7 @@ static int32_t new_kernel(burnish_context *c, uint32_t number, burnish_error *er
   }
   if (!status) status = cl.clSetKernelArg(kernel, at++, sizeof s->errors, &s->errors);
   if (!status) status = cl.clSetKernelArg(kernel, at++, sizeof number, &number);
-  s->reports |= code.kernels[step->kernel].flags & KERNEL_REPORTS;
+  s->reports |= code->flags & KERNEL_REPORTS;
   return status ? failed(error, "clSetKernelArg", status) : BURNISH_OK;
 }
 
@@ -346,18 +333,23 @@ static int32_t copy_step(burnish_context *c, const plan_step *step, cl_event *ev
                                 (size_t)to->offset, (size_t)from->nbytes, 0, NULL, event);
 }
 
-static int32_t run_step(burnish_context *c, uint32_t number) {
+static int32_t call_step(burnish_context *c, uint32_t number, cl_event *event) {
   const cl_state *s = c->state;
-  const plan_step *step = &c->plan.steps[number];
-  cl_event *event = c->nanoseconds ? &s->events[number] : NULL;
-  if (step->kind == STEP_COPY) return copy_step(c, step, event);
-  const code_kernel *kernel = &burnish_code_view(c->image->code).kernels[step->kernel];
+  const code_kernel *kernel = burnish_gpu_kernel(c, number, NULL);
   size_t global[3], local[3];
   for (int axis = 0; axis < 3; axis++) {
     local[axis] = kernel->block[axis];
     global[axis] = local[axis] * kernel->grid[axis];
   }
   return cl.clEnqueueNDRangeKernel(s->queue, s->kernels[number], 3, NULL, global, local, 0, NULL, event);
+}
+
+static int32_t start_step(burnish_context *c, uint32_t number) {
+  const cl_state *s = c->state;
+  const plan_step *step = &c->plan.steps[number];
+  cl_event *event = c->nanoseconds ? &s->events[number] : NULL;
+  int32_t code = step->kind == STEP_COPY ? copy_step(c, step, event) : call_step(c, number, event);
+  return code ? failed(&c->error, "starting it", code) : BURNISH_OK;
 }
 
 /* Inputs to the device, or outputs from it. */
@@ -380,13 +372,8 @@ static int32_t transfer(burnish_context *c, int to_device) {
 static int32_t enqueue(burnish_context *c, uint32_t *begun) {
   const cl_state *s = c->state;
   int32_t status = transfer(c, 1);
-  for (*begun = 0; *begun < c->plan.step_count && !status; ++*begun) {
-    int32_t code = run_step(c, *begun);
-    if (!code) continue;
-    const char *node = c->plan.strings + c->plan.steps[*begun].node;
-    return burnish_fail(&c->error, BURNISH_BAD_DEVICE, (int32_t)*begun,
-                        "node %s: OpenCL cannot start its kernel (code %d)", node, (int)code);
-  }
+  *begun = 0;
+  if (!status) status = burnish_gpu_start_steps(c, start_step, begun, &c->error);
   if (!status) status = transfer(c, 0);
   if (!status && s->reports) {
     size_t bytes = c->plan.step_count * sizeof *s->noted;
@@ -413,15 +400,10 @@ static void take_times(burnish_context *c, uint32_t steps) {
 /* The first error that a kernel noted; none are noted after it. */
 static int32_t noted_error(burnish_context *c) {
   cl_state *s = c->state;
-  for (uint32_t i = 0; s->reports && i < c->plan.step_count; i++) {
-    int32_t code = s->noted[i];
-    size_t bytes = c->plan.step_count * sizeof *s->noted;
-    if (!code) continue;
-    memset(s->noted, 0, bytes);
-    cl.clEnqueueWriteBuffer(s->queue, s->errors, 1, 0, bytes, s->noted, 0, NULL, NULL);
-    return burnish_step_error(c, i, code);
-  }
-  return BURNISH_OK;
+  int32_t status = s->reports ? burnish_gpu_noted_error(c, s->noted) : BURNISH_OK;
+  size_t bytes = c->plan.step_count * sizeof *s->noted;
+  if (status) cl.clEnqueueWriteBuffer(s->queue, s->errors, 1, 0, bytes, s->noted, 0, NULL, NULL);
+  return status;
 }
 
 static int32_t opencl_run(burnish_context *c) {
@@ -433,5 +415,5 @@ static int32_t opencl_run(burnish_context *c) {
   return status ? status : noted_error(c);
 }
 
-const burnish_device burnish_opencl = {"opencl",     opencl_load, opencl_unload, opencl_start,
-                                       opencl_stop, opencl_run};
+const burnish_device burnish_opencl = {"opencl",    opencl_load, opencl_unload, opencl_start,
+                                       opencl_stop, opencl_run,  NULL};

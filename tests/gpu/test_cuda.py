@@ -6,10 +6,12 @@ import shutil
 
 import pytest
 from burnish.compiler.build_kernel import generate
-from burnish.compiler.codegen import device_code
+from burnish.compiler.codegen.c_dialect import module_source
+from burnish.compiler.codegen.cuda import DIALECT, OPTIONS
 from burnish.compiler.lower.lower import finished
 from burnish.compiler.target import get_target
-from burnish.errors import UnsupportedError
+from burnish.errors import ToolError
+from burnish.runtime.nvcc import fatbin
 
 from . import test_cells, test_window
 from .cases import build
@@ -47,6 +49,13 @@ def test_templates_spill_nothing():
     assert all(k.spilt == k.stack == 0 and k.registers <= 128 for k in kernels), kernels
 
 
-def test_modules_are_not_there_yet():
-    with pytest.raises(UnsupportedError, match="modules for cuda cannot be made yet"):
-        device_code.encode("cuda", [], [], {})
+def test_a_module_holds_machine_code_and_ptx(tmp_path, monkeypatch):
+    monkeypatch.setenv("BURNISH_CACHE_DIR", str(tmp_path))
+    source = module_source(DIALECT, sources_of("digits", get_target("cuda-sm80"))[:1])
+    code = fatbin(source, "sm_80", OPTIONS)
+    assert b".nv.info" in code and fatbin(source, "sm_80", OPTIONS) == code
+    (kept,) = (tmp_path / "cuda").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])  # damaged: made anew
+    assert fatbin(source, "sm_80", OPTIONS) == code
+    with pytest.raises(ToolError, match=r"nvcc failed: .*architecture"):
+        fatbin(source, "sm_1", OPTIONS)

@@ -157,7 +157,8 @@ def test_valgrind_finds_nothing(examples, modules, require_tool):
         execute(*command, examples / "c/main", modules / f"{module}.so", "--repeat", 3, "--threads", threads)
 
 
-RUNTIME = [f"{build.source_dir()}/{name}.c" for name in (*build.CORE, "memory", "opencl")]
+DEVICE_SOURCES = dict.fromkeys(source for sources in build.DEVICES.values() for source in sources)
+RUNTIME = [f"{build.source_dir()}/{name}.c" for name in (*build.CORE, "memory", *DEVICE_SOURCES)]
 SANITIZED_MAIN = """
 #include "burnish.h"
 #include <stdio.h>

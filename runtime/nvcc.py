@@ -1,0 +1,92 @@
+"""CUDA C++ → what the driver loads: machine code of one architecture, PTX for those that come after it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import ToolError
+from ..settings import CUDACXX, cache_dir
+from .toolchain import identify
+
+_USUAL = "/usr/local/cuda/bin/nvcc"
+
+
+def find_nvcc() -> tuple[str, ...]:
+    """$CUDACXX, nvcc in PATH, or the one in the toolkit's usual place. ToolError if there is none."""
+    if CUDACXX.value:
+        return tuple(shlex.split(CUDACXX.value))
+    found = shutil.which("nvcc") or shutil.which(_USUAL)
+    if found is None:
+        raise ToolError(
+            "modules for CUDA need nvcc to be compiled, and none is found; install the CUDA toolkit "
+            f"(Debian: nvidia-cuda-toolkit) and put nvcc into PATH, or set {CUDACXX.name}"
+        )
+    return (found,)
+
+
+def fatbin(source: str, arch: str, options: Sequence[str] = ()) -> bytes:
+    """The program for GPUs from `arch` (sm_80, …) on; kept in the cache folder, since nvcc takes its time.
+
+    ToolError if nvcc is missing, does not know the architecture or refuses the source.
+    """
+    command = find_nvcc()
+    version = identify((*command, "--version"))
+    if version is None:
+        raise ToolError(
+            f"the CUDA compiler {' '.join(command)!r} does not run; correct or unset {CUDACXX.name}"
+        )
+    number = arch.removeprefix("sm_")
+    target = ["-fatbin", "-gencode", f"arch=compute_{number},code=[{arch},compute_{number}]"]
+    text = "\0".join((*command, version, *target, *options, source))
+    kept = cache_dir() / "cuda" / hashlib.sha256(text.encode()).hexdigest()
+    if (data := _read(kept)) is not None:
+        return data
+    with tempfile.TemporaryDirectory(prefix="burnish-") as folder:
+        Path(folder, "kernels.cu").write_text(source)
+        _run([*command, *options, *target, "-o", "kernels.fatbin", "kernels.cu"], folder)
+        try:
+            data = Path(folder, "kernels.fatbin").read_bytes()
+        except OSError as error:
+            raise ToolError(f"{command[0]} made nothing: is it nvcc?") from error
+    _write(kept, data)
+    return data
+
+
+def _run(command: Sequence[str], folder: str) -> None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise ToolError(f"cannot start {command[0]}: {error.strerror}") from error
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower() or "fatal" in line] or lines
+        raise ToolError(f"nvcc failed: {(errors or [f'exit code {done.returncode}'])[0].strip()}")
+
+
+def _read(path: Path) -> bytes | None:
+    """What was kept, after its digest; None if it is not there or not whole."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    digest, data = data[:32], data[32:]
+    return data if hashlib.sha256(data).digest() == digest else None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all; a cache that cannot be written is no error."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix="partial-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(data).digest() + data)
+        os.replace(name, path)
+    except OSError:
+        return

@@ -1,0 +1,400 @@
+/* Runs plans on an NVIDIA GPU through the driver. A context records its whole run once as a CUDA graph:
+ * inputs from pinned memory, every step, outputs to pinned memory. A run copies what the user bound into that
+ * memory, launches the graph and waits. Memory of the device that the user binds is read and written in
+ * place. */
+#define _GNU_SOURCE
+#include "cuda.h"
+
+#include <stdlib.h>
+
+#define ALIGNMENT 256 /* of what lies in one allocation */
+
+/* What one context has for itself. A slot is an input, or an output behind the inputs. */
+typedef struct cuda_state {
+  cu_stream stream;    /* runs; waits for work on the legacy stream, as torch's and cupy's is by default */
+  cu_stream recorder;  /* records; waits for nothing, so that recording disturbs nobody */
+  cu_executable graph; /* NULL before it was recorded */
+  int timed;           /* whether the graph records events */
+  cu_pointer memory;   /* arena, error words, inputs and outputs */
+  uint64_t errors_at;
+  cu_pointer *own;         /* by slot: the context's memory on the device */
+  cu_pointer *used;        /* by slot: that, or the user's */
+  unsigned char *resident; /* by slot: whether the user bound memory of the device */
+  unsigned char *staging;  /* pinned: inputs and outputs, then error words */
+  int32_t *noted;          /* in there: the errors that kernels noted, by step */
+  cu_function *functions;  /* by step */
+  cu_event *events;        /* one before each step and one behind the last; made by the first timed run */
+  cu_pointer *values;      /* one step's arguments, and their addresses */
+  void **parameters;
+  int reports;         /* whether any kernel may note an error */
+  int blocking;        /* CUDA_LAUNCH_BLOCKING: no graph, so that an error names its kernel */
+  int step_by_step;    /* whether this run waits for each step */
+  cu_stream submit_to; /* while steps are started */
+} cuda_state;
+
+static const cuda_module *module_of(const burnish_context *c) { return c->image->prepared->loaded; }
+
+static uint64_t slot_count(const burnish_context *c) {
+  return (uint64_t)c->plan.header->input_count + c->plan.header->output_count;
+}
+
+static uint64_t round_up(uint64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+static int32_t enter(const burnish_context *c, burnish_error *error) {
+  cu_result code = burnish_cu.cuCtxPushCurrent_v2(module_of(c)->context);
+  return code ? burnish_cuda_failed(error, "cuCtxPushCurrent", code) : BURNISH_OK;
+}
+
+static void leave(void) {
+  cu_context current;
+  burnish_cu.cuCtxPopCurrent_v2(&current);
+}
+
+/* --- a context --- */
+
+static uint32_t most_arguments(const burnish_context *c) {
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < c->plan.step_count; i++)
+    if (c->plan.steps[i].arg_count > most) most = c->plan.steps[i].arg_count;
+  return most;
+}
+
+static int32_t new_tables(burnish_context *c, burnish_error *error) {
+  cuda_state *s = c->state;
+  uint64_t values = (uint64_t)most_arguments(c) + 2;
+  s->own = burnish_array(slot_count(c), sizeof *s->own);
+  s->used = burnish_array(slot_count(c), sizeof *s->used);
+  s->resident = burnish_array(slot_count(c), 1);
+  s->functions = burnish_array(c->plan.step_count, sizeof *s->functions);
+  s->values = burnish_array(values, sizeof *s->values);
+  s->parameters = burnish_array(values, sizeof *s->parameters);
+  if (s->own && s->used && s->resident && s->functions && s->values && s->parameters) return BURNISH_OK;
+  return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
+}
+
+/* Two allocations: one on the device, zero at first, and a pinned one, in which inputs and outputs have the
+ * same places relative to each other. */
+static int32_t new_memory(burnish_context *c, burnish_error *error) {
+  cuda_state *s = c->state;
+  uint64_t errors = round_up(c->plan.step_count * sizeof *s->noted + 1), ios = 0;
+  void *pinned = NULL;
+  s->errors_at = round_up(c->plan.arena_bytes);
+  for (uint64_t i = 0; i < slot_count(c); i++) ios += round_up(c->plan.ios[i].nbytes);
+  size_t total = (size_t)(s->errors_at + errors + ios), host = (size_t)(ios + errors);
+  cu_result code = burnish_cu.cuMemAlloc_v2(&s->memory, total);
+  if (code) return burnish_cuda_failed(error, "cuMemAlloc of a context", code);
+  code = burnish_cu.cuMemsetD8_v2(s->memory, 0, total);
+  if (code) return burnish_cuda_failed(error, "cuMemsetD8", code);
+  code = burnish_cu.cuMemHostAlloc(&pinned, host, 0);
+  if (code) return burnish_cuda_failed(error, "cuMemHostAlloc", code);
+  s->staging = memset(pinned, 0, host);
+  s->noted = (int32_t *)(void *)(s->staging + ios);
+  for (uint64_t i = 0, at = 0; i < slot_count(c); at += round_up(c->plan.ios[i++].nbytes)) {
+    s->own[i] = s->used[i] = s->memory + s->errors_at + errors + at;
+    c->ios[i].own = s->staging + at;
+  }
+  return BURNISH_OK;
+}
+
+static int32_t find_functions(burnish_context *c, burnish_error *error) {
+  cuda_state *s = c->state;
+  for (uint32_t i = 0; i < c->plan.step_count; i++) {
+    const char *name;
+    if (c->plan.steps[i].kind != STEP_CALL) continue;
+    s->reports |= burnish_gpu_kernel(c, i, &name)->flags & KERNEL_REPORTS;
+    cu_result code = burnish_cu.cuModuleGetFunction(&s->functions[i], module_of(c)->code, name);
+    if (!code) continue;
+    burnish_error why;
+    burnish_cuda_failed(&why, "cuModuleGetFunction", code);
+    return burnish_fail(error, why.code, (int32_t)i, "kernel %.100s: %.300s", name, why.message);
+  }
+  return BURNISH_OK;
+}
+
+static int32_t new_streams(cuda_state *s, burnish_error *error) {
+  cu_result code = burnish_cu.cuStreamCreate(&s->stream, 0);
+  if (!code) code = burnish_cu.cuStreamCreate(&s->recorder, CU_STREAM_NON_BLOCKING);
+  return code ? burnish_cuda_failed(error, "cuStreamCreate", code) : BURNISH_OK;
+}
+
+static int32_t cuda_start(burnish_context *c, const burnish_options *options, burnish_error *error) {
+  const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+  cuda_state *s = c->state = calloc(1, sizeof *s);
+  int32_t status;
+  (void)options;
+  if (!s) return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
+  s->blocking = blocking && *blocking && strcmp(blocking, "0") != 0;
+  status = new_tables(c, error);
+  if (!status) status = enter(c, error);
+  if (status) return status;
+  status = new_memory(c, error);
+  if (!status) status = new_streams(s, error);
+  if (!status) status = find_functions(c, error);
+  leave();
+  return status;
+}
+
+static void free_events(burnish_context *c) {
+  cuda_state *s = c->state;
+  for (uint32_t i = 0; s->events && i <= c->plan.step_count; i++)
+    if (s->events[i]) burnish_cu.cuEventDestroy_v2(s->events[i]);
+  free(s->events);
+  s->events = NULL;
+}
+
+static void cuda_stop(burnish_context *c) {
+  cuda_state *s = c->state;
+  burnish_error ignored;
+  if (!s) return;
+  if (!enter(c, &ignored)) {
+    if (s->graph) burnish_cu.cuGraphExecDestroy(s->graph);
+    free_events(c);
+    if (s->recorder) burnish_cu.cuStreamDestroy_v2(s->recorder);
+    if (s->stream) burnish_cu.cuStreamDestroy_v2(s->stream);
+    if (s->staging) burnish_cu.cuMemFreeHost(s->staging);
+    if (s->memory) burnish_cu.cuMemFree_v2(s->memory);
+    leave();
+  }
+  for (uint64_t i = 0; i < slot_count(c); i++) c->ios[i].own = NULL; /* was in `staging` */
+  free(s->own);
+  free(s->used);
+  free(s->resident);
+  free(s->functions);
+  free(s->events);
+  free(s->values);
+  free(s->parameters);
+  free(s);
+}
+
+static void *cuda_device_memory(burnish_context *c, uint64_t slot) {
+  const cuda_state *s = c->state;
+  return (void *)(uintptr_t)s->own[slot];
+}
+
+/* --- what a run consists of --- */
+
+static cu_pointer address_of(const burnish_context *c, const plan_arg *arg) {
+  const cuda_state *s = c->state;
+  cu_pointer base = arg->space == SPACE_INPUT    ? s->used[arg->index]
+                    : arg->space == SPACE_OUTPUT ? s->used[(uint64_t)c->plan.header->input_count + arg->index]
+                    : arg->space == SPACE_ARENA  ? s->memory
+                                                 : module_of(c)->weights;
+  return base + arg->offset;
+}
+
+static cu_result call_step(burnish_context *c, uint32_t number) {
+  cuda_state *s = c->state;
+  const plan_step *step = &c->plan.steps[number];
+  const code_kernel *kernel = burnish_gpu_kernel(c, number, NULL);
+  const uint32_t *grid = kernel->grid, *block = kernel->block;
+  cu_pointer *values = s->values;
+  for (uint32_t i = 0; i < step->arg_count; i++)
+    values[i] = address_of(c, &c->plan.args[step->first_arg + i]);
+  values[step->arg_count] = s->memory + s->errors_at;
+  for (uint32_t i = 0; i <= step->arg_count; i++) s->parameters[i] = &values[i];
+  s->parameters[step->arg_count + 1] = &number; /* shared memory is the kernel's own */
+  return burnish_cu.cuLaunchKernel(s->functions[number], grid[0], grid[1], grid[2], block[0], block[1],
+                                   block[2], 0, s->submit_to, s->parameters, NULL);
+}
+
+static cu_result copy_step(burnish_context *c, uint32_t number) {
+  const cuda_state *s = c->state;
+  const plan_arg *from = &c->plan.args[c->plan.steps[number].first_arg], *to = from + 1;
+  if (!from->nbytes) return 0;
+  return burnish_cu.cuMemcpyDtoDAsync_v2(address_of(c, to), address_of(c, from), (size_t)from->nbytes,
+                                         s->submit_to);
+}
+
+static int32_t start_step(burnish_context *c, uint32_t number) {
+  const cuda_state *s = c->state;
+  const char *what = "cuEventRecord";
+  cu_result code = 0;
+  if (s->timed)
+    code = burnish_cu.cuEventRecordWithFlags(s->events[number], s->submit_to, CU_EVENT_RECORD_EXTERNAL);
+  if (!code && c->plan.steps[number].kind == STEP_COPY) {
+    what = "cuMemcpyDtoDAsync";
+    code = copy_step(c, number);
+  } else if (!code) {
+    what = "cuLaunchKernel";
+    code = call_step(c, number);
+  }
+  if (!code && s->step_by_step) {
+    what = "its run";
+    code = burnish_cu.cuStreamSynchronize(s->submit_to);
+  }
+  return code ? burnish_cuda_failed(&c->error, what, code) : BURNISH_OK;
+}
+
+/* Inputs to the device, or outputs from it, except those that the user bound there. */
+static cu_result transfer(burnish_context *c, int to_device) {
+  const plan_header *h = c->plan.header;
+  const cuda_state *s = c->state;
+  uint64_t begin = to_device ? 0 : h->input_count,
+           end = begin + (to_device ? h->input_count : h->output_count);
+  cu_result code = 0;
+  for (uint64_t i = begin; i < end && !code; i++) {
+    size_t bytes = (size_t)c->plan.ios[i].nbytes;
+    if (!bytes || s->resident[i]) continue;
+    code = to_device ? burnish_cu.cuMemcpyHtoDAsync_v2(s->used[i], c->ios[i].own, bytes, s->submit_to)
+                     : burnish_cu.cuMemcpyDtoHAsync_v2(c->ios[i].own, s->used[i], bytes, s->submit_to);
+  }
+  return code;
+}
+
+/* The whole run to a stream. */
+static int32_t submit(burnish_context *c, cu_stream stream) {
+  cuda_state *s = c->state;
+  uint32_t begun, steps = c->plan.step_count;
+  s->submit_to = stream;
+  cu_result code = transfer(c, 1);
+  if (code) return burnish_cuda_failed(&c->error, "copying the inputs", code);
+  int32_t status = burnish_gpu_start_steps(c, start_step, &begun, &c->error);
+  if (status) return status;
+  if (s->timed) code = burnish_cu.cuEventRecordWithFlags(s->events[steps], stream, CU_EVENT_RECORD_EXTERNAL);
+  if (!code) code = transfer(c, 0);
+  if (!code && s->reports)
+    code =
+        burnish_cu.cuMemcpyDtoHAsync_v2(s->noted, s->memory + s->errors_at, steps * sizeof *s->noted, stream);
+  return code ? burnish_cuda_failed(&c->error, "copying the outputs", code) : BURNISH_OK;
+}
+
+static void drop_graph(cuda_state *s) {
+  if (s->graph) burnish_cu.cuGraphExecDestroy(s->graph);
+  s->graph = NULL;
+}
+
+static int32_t record(burnish_context *c) {
+  cuda_state *s = c->state;
+  cu_graph graph = NULL;
+  cu_result code = burnish_cu.cuStreamBeginCapture_v2(s->recorder, CU_CAPTURE_THREAD_LOCAL);
+  if (code) return burnish_cuda_failed(&c->error, "cuStreamBeginCapture", code);
+  int32_t status = submit(c, s->recorder);
+  code = burnish_cu.cuStreamEndCapture(s->recorder, &graph);
+  if (!status && code) status = burnish_cuda_failed(&c->error, "cuStreamEndCapture", code);
+  if (!status && (code = burnish_cu.cuGraphInstantiateWithFlags(&s->graph, graph, 0))) {
+    s->graph = NULL;
+    status = burnish_cuda_failed(&c->error, "cuGraphInstantiate", code);
+  }
+  if (graph) burnish_cu.cuGraphDestroy(graph);
+  return status;
+}
+
+/* --- a run --- */
+
+/* The device that memory lies on; -1 for what is no memory of a device, of which the driver need not know. */
+static int32_t find_device(burnish_context *c, const void *memory, int32_t *device) {
+  uint32_t type = 0;
+  cu_pointer address = (cu_pointer)(uintptr_t)memory;
+  cu_result code = burnish_cu.cuPointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, address);
+  *device = -1;
+  if (code == CU_INVALID_VALUE || (!code && type != CU_MEMORY_OF_DEVICE)) return BURNISH_OK;
+  if (!code) code = burnish_cu.cuPointerGetAttribute(device, CU_POINTER_DEVICE_ORDINAL, address);
+  return code ? burnish_cuda_failed(&c->error, "cuPointerGetAttribute", code) : BURNISH_OK;
+}
+
+/* Where the inputs and outputs lie from now on. The graph refers to the device's memory alone. */
+static int32_t resolve(burnish_context *c) {
+  cuda_state *s = c->state;
+  for (uint64_t i = 0; i < slot_count(c); i++) {
+    void *bound = c->ios[i].bound;
+    int32_t device = -1, status = bound ? find_device(c, bound, &device) : BURNISH_OK;
+    if (status) return status;
+    cu_pointer used = device >= 0 ? (cu_pointer)(uintptr_t)bound : s->own[i];
+    if (device >= 0 && device != module_of(c)->device)
+      return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1,
+                          "%s lies on CUDA device %d, but this module runs on device %d",
+                          c->plan.strings + c->plan.ios[i].name, (int)device, (int)module_of(c)->device);
+    if (used != s->used[i] || s->resident[i] != (device >= 0)) drop_graph(s);
+    s->used[i] = used;
+    s->resident[i] = device >= 0;
+  }
+  c->stale = 0;
+  return BURNISH_OK;
+}
+
+/* Between the user's memory and the pinned one, where the user bound some. */
+static void stage(burnish_context *c, int to_device) {
+  const cuda_state *s = c->state;
+  uint64_t begin = to_device ? 0 : c->plan.header->input_count;
+  uint64_t end = to_device ? c->plan.header->input_count : slot_count(c);
+  for (uint64_t i = begin; i < end; i++) {
+    void *user = c->ios[i].bound, *own = c->ios[i].own;
+    size_t bytes = (size_t)c->plan.ios[i].nbytes;
+    if (user && bytes && !s->resident[i]) memcpy(to_device ? own : user, to_device ? user : own, bytes);
+  }
+}
+
+static int32_t new_events(burnish_context *c) {
+  cuda_state *s = c->state;
+  cu_result code = 0;
+  if (s->events) return BURNISH_OK;
+  s->events = burnish_array((uint64_t)c->plan.step_count + 1, sizeof *s->events);
+  if (!s->events) return burnish_fail(&c->error, BURNISH_NO_MEMORY, -1, "no memory for events");
+  for (uint32_t i = 0; i <= c->plan.step_count && !code; i++)
+    code = burnish_cu.cuEventCreate(&s->events[i], 0);
+  if (!code) return BURNISH_OK;
+  free_events(c);
+  return burnish_cuda_failed(&c->error, "cuEventCreate", code);
+}
+
+static int32_t take_times(burnish_context *c) {
+  const cuda_state *s = c->state;
+  for (uint32_t i = 0; i < c->plan.step_count; i++) {
+    float ms = 0;
+    cu_result code = burnish_cu.cuEventElapsedTime(&ms, s->events[i], s->events[i + 1]);
+    if (code) return burnish_cuda_failed(&c->error, "cuEventElapsedTime", code);
+    c->nanoseconds[i] = (int64_t)((double)ms * 1e6);
+  }
+  return BURNISH_OK;
+}
+
+/* Starts a run: by the graph, which is recorded first where it is not there. */
+static int32_t launch(burnish_context *c) {
+  cuda_state *s = c->state;
+  int timed = c->nanoseconds != NULL;
+  int32_t status = timed ? new_events(c) : BURNISH_OK;
+  if (s->timed != timed) drop_graph(s);
+  s->timed = timed && !status;
+  s->step_by_step = s->blocking && !timed;
+  if (!status && s->step_by_step) return submit(c, s->stream);
+  if (!status && !s->graph) status = record(c);
+  if (status) return status;
+  cu_result code = burnish_cu.cuGraphLaunch(s->graph, s->stream);
+  return code ? burnish_cuda_failed(&c->error, "cuGraphLaunch", code) : BURNISH_OK;
+}
+
+static int32_t finish(burnish_context *c, int32_t status) {
+  const cuda_state *s = c->state;
+  cu_result code = burnish_cu.cuStreamSynchronize(s->stream);
+  if (status || !code) return status;
+  burnish_error why;
+  burnish_cuda_failed(&why, "a run", code);
+  return burnish_fail(&c->error, why.code, -1, "%.300s; run with CUDA_LAUNCH_BLOCKING=1 to see which kernel",
+                      why.message);
+}
+
+static int32_t run(burnish_context *c) {
+  cuda_state *s = c->state;
+  int32_t status = c->stale ? resolve(c) : BURNISH_OK;
+  if (status) return status;
+  stage(c, 1);
+  status = finish(c, launch(c));
+  if (!status && s->timed) status = take_times(c);
+  if (!status && s->reports) {
+    status = burnish_gpu_noted_error(c, s->noted);
+    if (status) burnish_cu.cuMemsetD8_v2(s->memory + s->errors_at, 0, c->plan.step_count * sizeof *s->noted);
+  }
+  if (!status) stage(c, 0);
+  return status;
+}
+
+static int32_t cuda_run(burnish_context *c) {
+  int32_t status = enter(c, &c->error);
+  if (status) return status;
+  status = run(c);
+  leave();
+  return status;
+}
+
+const burnish_device burnish_cuda = {"cuda",    burnish_cuda_load, burnish_cuda_unload, cuda_start,
+                                     cuda_stop, cuda_run,          cuda_device_memory};

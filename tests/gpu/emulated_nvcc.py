@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""In nvcc's place: its "fat binary" is a library for the host, which the fake driver loads.
+
+The last argument is the source, `-o FILE` says where the program goes.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), \d+\) (\w+)\(')
+
+
+def host_source(source: str) -> str:
+    parts = KERNEL.split(source)[1:]
+    table = "".join(
+        f'    entry("{name}", {name}, {threads}, {str("__syncthreads" in body).lower()}),\n'
+        for threads, name, body in zip(parts[::3], parts[1::3], parts[2::3])
+    )
+    begin, end = ((HERE / name).read_text() for name in ("emulated_cuda.h", "emulated_cuda_end.h"))
+    kernels = f"namespace emulator {{\nstatic const std::vector<Entry> kernels = {{\n{table}}};\n}}\n"
+    return "\n".join([begin, source, kernels, end])
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if "--version" in arguments:
+        print("an emulation of CUDA on the host, 1")
+        return 0
+    source, out = Path(arguments[-1]), Path(arguments[arguments.index("-o") + 1])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernels.cc")
+        path.write_text(host_source(source.read_text()))
+        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-march=native", "-w"]
+        done = subprocess.run(["g++", *flags, path, "-o", f"{folder}/kernels.so"])
+        if done.returncode:
+            return done.returncode
+        library = Path(folder, "kernels.so").read_bytes()
+    out.write_bytes(b"EMULATED" + len(library).to_bytes(8, "little") + library)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,298 @@
+"""Modules for CUDA on a driver without a GPU, which checks how it is used and fails on demand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import burnish
+import numpy as np
+import onnx
+import pytest
+from burnish.compiler.codegen import device_code
+from burnish.compiler.codegen.kernel_code import Launch
+from burnish.compiler.ir.plan import encode
+from burnish.errors import BurnishError, RunError, ToolError
+from burnish.models import zoo
+from burnish.runtime.binding import device_module_from_memory
+from burnish.runtime.build import HERE, DeviceCode, include_dir, source_dir
+from burnish.runtime.nvcc import fatbin
+from onnx import TensorProto, helper
+
+from .fake_driver import NVCC, FakeDriver, build, has_real_driver
+
+ILLEGAL_ADDRESS, OUT_OF_MEMORY = 700, 2
+
+
+@pytest.fixture(scope="module")
+def driver_file(tmp_path_factory, require_tool) -> Path:
+    require_tool("gcc")
+    require_tool("g++")
+    return build(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def loaded(driver_file) -> FakeDriver:
+    if has_real_driver():
+        pytest.skip("a real driver is here")
+    return FakeDriver(driver_file)
+
+
+@pytest.fixture
+def driver(loaded, monkeypatch) -> Iterator[FakeDriver]:
+    """Whatever a test does: nothing is used wrongly, and nothing stays alive."""
+    monkeypatch.setenv("CUDACXX", NVCC)
+    loaded.reset()
+    yield loaded
+    assert not loaded.violations
+
+
+def gather() -> onnx.ModelProto:
+    """A kernel that reports errors, one with weights, a copy to an output, and an empty output."""
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 2)),
+        helper.make_tensor_value_info("i", TensorProto.INT64, (3,)),
+    ]
+    results = [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, (3, 5)),
+        helper.make_tensor_value_info("z", TensorProto.FLOAT, (4, 2)),
+    ]
+    weights = helper.make_tensor("w", TensorProto.FLOAT, (2, 5), np.arange(10, dtype=np.float32))
+    nodes = [
+        helper.make_node("Gather", ["x", "i"], ["g"], name="pick"),
+        helper.make_node("MatMul", ["g", "w"], ["y"], name="product"),
+        helper.make_node("Identity", ["x"], ["z"], name="same"),
+    ]
+    graph = helper.make_graph(nodes, "gather", infos, results, [weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+X = np.arange(8, dtype=np.float32).reshape(4, 2)
+W = np.arange(10, dtype=np.float32).reshape(2, 5)
+
+
+def feeds(index: tuple[int, int, int] = (2, -1, 0)) -> dict[str, np.ndarray]:
+    return {"x": X, "i": np.array(index)}
+
+
+def check(outputs: dict[str, np.ndarray], index: tuple[int, int, int] = (2, -1, 0)) -> None:
+    np.testing.assert_allclose(outputs["y"], X[list(index)] @ W, rtol=1e-6)
+    np.testing.assert_array_equal(outputs["z"], X)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("modules") / "gather.so"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDACXX", NVCC)
+        burnish.compile(gather(), target="cuda-sm80").save(path)
+    return path
+
+
+@pytest.mark.parametrize("network", ["digits", "dqn"])
+def test_networks_agree_with_the_cpu(driver, network):
+    model = zoo.build(network)
+    inputs = zoo.random_inputs(model, 0)
+    module = burnish.compile(model, target="cuda-sm80")
+    found, expected = module.run(inputs), burnish.compile(model).run(inputs)
+    for name, array in expected.items():
+        assert np.abs(found[name] - array).max() <= 1e-5 * np.abs(array).max(), name
+    assert driver.launches == len(module.steps)
+    del module
+    assert not driver.alive
+
+
+def test_a_run_is_recorded_once_and_replayed(driver, saved):
+    module = burnish.load(saved)
+    for index in ((0, 1, 2), (3, 3, 3), (-4, 0, 1)):  # new arrays are bound each time
+        check(module.run(feeds(index)), index)
+    calls = driver.calls
+    begin, end = calls.index("cuStreamBeginCapture_v2"), calls.index("cuStreamEndCapture")
+    launches = [n for n, name in enumerate(calls) if name == "cuLaunchKernel"]
+    assert launches and all(begin < n < end for n in launches)
+    assert calls.count("cuStreamBeginCapture_v2") == 1 and calls.count("cuGraphLaunch") == 3
+    assert driver.launches == 3 * len(launches)
+    assert calls.count("cuMemcpyHtoD_v2") == 1  # the weights
+    del module
+    assert not driver.alive
+
+
+def test_contexts_have_memory_of_their_own(driver, saved):
+    module = burnish.load(saved)
+    contexts = [module.context(), module.context()]
+    for n, context in enumerate(contexts):
+        context.input("x")[...] = X  # pinned memory, in place
+        context.input("i")[...] = (n, n, n)
+        context.run()
+    for n, context in enumerate(contexts):
+        check({name: context.output(name) for name in ("y", "z")}, (n, n, n))
+    assert driver.calls.count("cuModuleLoadDataEx") == 1
+    del module, context, contexts
+    assert not driver.alive
+
+
+def test_an_index_out_of_range_names_the_node_and_the_next_run_is_right(driver, saved):
+    module = burnish.load(saved)
+    for _ in range(2):
+        with pytest.raises(RunError, match="node pick: an index is out of range"):
+            module.run(feeds((0, 9, 1)))
+        check(module.run(feeds()))
+
+
+def test_steps_are_timed_in_the_graph(driver, saved):
+    module = burnish.load(saved)
+    assert [t.ns for t in module.run_profiled(feeds())] == [500_000] * len(module.steps)
+    check(module.run(feeds()))
+
+
+def test_every_failure_of_the_driver_is_an_error_and_leaks_nothing(driver, saved):
+    def use() -> list[str]:
+        context = burnish.load(saved).context()
+        context.bind(feeds())
+        context.run_profiled()
+        context.run()
+        check({name: context.output(name) for name in ("y", "z")})
+        return driver.calls
+
+    calls = use()
+    assert len(calls) > 50 and not driver.alive
+    unnoticed = [name for n, name in enumerate(calls) if not fails(driver, use, n)]
+    assert not unnoticed
+
+
+def fails(driver: FakeDriver, use: Callable[[], object], call: int) -> bool:
+    """Whether it is an error if that call fails. In any case nothing stays alive."""
+    driver.reset(call, ILLEGAL_ADDRESS)
+    try:
+        use()
+    except (RunError, ToolError) as error:
+        message = str(error)
+        assert "\n" not in message and 20 < len(message) < 500
+        failed = True
+    else:
+        failed = False
+    name = driver.calls[call]
+    assert not driver.alive, f"{name} (call {call}): {driver.alive}"
+    return failed
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("cuMemAlloc_v2", "cuMemAlloc of the weights failed with code 2, CUDA_ERROR_OUT_OF_MEMORY"),
+        (
+            "cuModuleLoadDataEx",
+            "cuModuleLoadDataEx failed .* is for CUDA 12.4: .* update it; it says: log",
+        ),
+        ("cuModuleGetFunction", "kernel gather_.*: CUDA: cuModuleGetFunction failed"),
+        ("cuLaunchKernel", "node pick, kernel gather_.*: CUDA: cuLaunchKernel failed with code 2"),
+        ("cuStreamSynchronize", "a run failed with code 2.*CUDA_LAUNCH_BLOCKING=1 to see which kernel"),
+    ],
+)
+def test_errors_say_what_failed(driver, saved, call, message):
+    burnish.load(saved).run(feeds())
+    driver.reset(driver.calls.index(call), OUT_OF_MEMORY)
+    with pytest.raises(RunError, match=message):
+        burnish.load(saved).run(feeds())
+
+
+def test_with_launch_blocking_an_error_of_a_kernel_names_it(driver, saved, monkeypatch):
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    module = burnish.load(saved)
+    check(module.run(feeds()))
+    calls = driver.calls
+    assert "cuGraphLaunch" not in calls
+    driver.reset()
+    module.run(feeds())
+    driver.reset(driver.calls.index("cuStreamSynchronize"), ILLEGAL_ADDRESS)
+    with pytest.raises(RunError, match=r"node .*, kernel .*: CUDA: its run failed with code 700"):
+        module.run(feeds())
+
+
+def test_a_driver_without_a_device_and_an_older_device(driver, saved):
+    driver.reset(devices=0)
+    with pytest.raises(ToolError, match=r"the driver offers none .*CUDA_VISIBLE_DEVICES"):
+        burnish.load(saved)
+    driver.reset()
+    assert not driver.alive
+    newer = burnish.compile(gather(), target="cuda-sm90")
+    with pytest.raises(RunError, match="is for NVIDIA GPUs from sm_90 on, but the Fake A100 is sm_80"):
+        newer.run(feeds())
+    assert not driver.alive
+
+
+@pytest.mark.parametrize(
+    ("launch", "message"),
+    [
+        (Launch(block=(2048, 1, 1)), "needs 2048 threads"),
+        (Launch(shared=1 << 20), "1048576 bytes of shared memory"),
+        (Launch(grid=(1, 1 << 16, 1)), "needs 65536 blocks along y; the CUDA device Fake A100 allows 65535"),
+    ],
+)
+def test_kernels_beyond_the_devices_limits_are_refused(driver, launch, message):
+    plan = burnish.compile(gather(), target="cuda-sm80").plan
+    launches = dict.fromkeys(plan.kernels, launch)
+    data = device_code.encode("cuda", [], plan.kernels, launches, "sm_80", lambda text: b"EMULATED")
+    with pytest.raises(RunError, match=message):
+        device_module_from_memory(
+            encode(plan), DeviceCode("cuda", data), np.zeros(plan.weights_size, np.uint8)
+        )
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("/nonexistent/nvcc", "does not run; correct or unset CUDACXX"),
+        ("true", "true made nothing: is it nvcc"),
+    ],
+)
+def test_a_wrong_compiler_is_an_error(monkeypatch, command, message):
+    monkeypatch.setenv("CUDACXX", command)
+    with pytest.raises(BurnishError, match=message):
+        burnish.compile(gather(), target="cuda-sm80")
+
+
+def test_without_nvcc_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.delenv("CUDACXX", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(ToolError, match=r"need nvcc .*, and none is found; install the CUDA toolkit"):
+        burnish.compile(gather(), target="cuda-sm80")
+
+
+def test_a_compilers_complaint_is_shown(monkeypatch):
+    monkeypatch.setenv("CUDACXX", NVCC)
+    with pytest.raises(ToolError, match=r"nvcc failed: .*error.*nonsense"):
+        fatbin("nonsense;", "sm_80")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory, require_tool) -> Path:
+    """The example in C that runs a module."""
+    folder = tmp_path_factory.mktemp("program")
+    source = HERE.parent / "examples" / "c" / "main.c"
+    command = [require_tool("gcc"), "-std=c11", "-g", f"-I{include_dir()}", source, source_dir() / "open.c"]
+    subprocess.run([*command, "-o", "main", "-pthread", "-ldl"], cwd=folder, check=True)
+    (folder / "x.raw").write_bytes(X.tobytes())
+    return folder / "main"
+
+
+@pytest.mark.skipif(has_real_driver(), reason="a driver is here")
+def test_without_a_driver_one_line_says_what_to_install(program, saved):
+    done = subprocess.run([program, saved], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "this module needs an NVIDIA GPU, but there is no libcuda.so.1 here; install" in done.stderr
+
+
+def test_valgrind_finds_nothing(program, driver_file, saved, require_tool):
+    """With the driver where the system's loader finds it."""
+    valgrind = [require_tool("valgrind"), "-q", "--error-exitcode=9", "--leak-check=full"]
+    done = subprocess.run(
+        [*valgrind, program, saved, f"x={program.parent / 'x.raw'}", "--repeat", "3"],
+        env={**os.environ, "LD_LIBRARY_PATH": str(driver_file.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "mean" in done.stdout
