@@ -69,8 +69,8 @@ class Module:
         """
         plan = packed.plan
         if target.gpu:
-            program = device_program(kernels, plan.kernels, target, fatbin)
-            code: DeviceCode | None = DeviceCode(target.gpu.language, program)
+            data = device_program(kernels, plan.kernels, target, fatbin)
+            code: DeviceCode | None = DeviceCode(target.gpu.language, data)
             objects: list[bytes] = []
         else:
             code, objects = None, [k.object for k in kernels]
