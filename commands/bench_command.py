@@ -14,8 +14,9 @@ import click
 import onnx
 from rich.console import Console
 
-from ..compiler.target import get_target, runs_here
+from ..compiler.target import Target, get_target, runs_here
 from ..errors import InputError
+from ..module import Module
 from ..op_tuner.measure import find_gpu
 from ..op_tuner.records import default_path
 from ..op_tuner.simulated import ARCHITECTURES
@@ -23,12 +24,15 @@ from ..pipeline import compile as compile_model
 from ..pipeline import records_path
 from ..tuning import tune
 from . import bench_counts_report, bench_report, peers
-from .bench import bench
+from .bench import BenchResult, bench
+from .bench_counts import CountResult
 from .bench_counts import count as count_instructions
 from .files import check_writable, write_file
 from .options import SEED, compile_options, parse_counts, parse_duration, parse_files
 from .progress import show_progress
 from .source import find_source, static_model
+
+Networks = Sequence[tuple[str, onnx.ModelProto]]
 
 
 @click.command("bench")
@@ -113,61 +117,88 @@ def command(
             check_writable(path)
     machine = get_target(target)
     emulated = machine.kind == "cpu" and machine.arch in ARCHITECTURES and not runs_here(machine)
-    if against is None:
-        against = "onnxruntime" if emulated else ",".join(peers.DEFAULT)
-    names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
-    own = partial(compile_model, target=target, cache=cache)
-    tuning = trials is not None or budget is not None
+    tuning = {"trials": trials, "budget": budget} if trials is not None or budget is not None else {}
+    if emulated and (measure or tuning):
+        raise InputError(f"{target} is not this machine, so nothing is timed; tune before, give --records")
+    if root is not None and not emulated:
+        raise InputError("--root is for targets that run under an emulator; see --target")
     sources = [find_source(model, only_model=True) for model in models]
     unknown = [name for name in tflite if name not in {source.name for source in sources}]
     if unknown:
         raise InputError(f"--tflite {unknown[0]}: that is none of the models")
     networks = [(source.name, static_model(source.read(), shapes, dims)) for source in sources]
-    report: Any
+    own = partial(compile_model, target=target, cache=cache)
+    if against is None:
+        against = "onnxruntime" if emulated else ",".join(peers.DEFAULT)
+    names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
+    report: Any = bench_counts_report if emulated else bench_report
     result: Any
     if emulated:
-        if measure or tuning:
-            raise InputError(
-                f"{target} is not this machine, so nothing is timed; tune before, give --records"
-            )
-        subjects = [peers.EmulatedBurnish(own)]
-        if records is not None:
-            tuned = partial(own, records=records_path(records, False))
-            subjects.append(peers.EmulatedBurnish(tuned, name="burnish-tuned"))
         others = peers.find_emulated(names, peers.System.find(root, machine), tflite) if names else []
-        report = bench_counts_report
-        with _status() as progress:
-            result = count_instructions(
-                networks, [*subjects, *others], machine, runs=rounds, seed=seed, progress=progress
-            )
+        result = _counted(networks, own, others, machine, rounds=rounds, records=records, seed=seed)
     else:
-        if root is not None:
-            raise InputError("--root is for targets that run under an emulator; see --target")
-        device = {"device": str(find_gpu(machine))} if machine.gpu else {}
-        contestants: list[peers.Peer] = [peers.Burnish(own)]
-        if measure:
-            contestants.append(
-                peers.Burnish(partial(own, measure=True, records=records), name="burnish-measured")
-            )
-        if tuning and records is not None:
-            check_writable(records, (".jsonl",))
-        if tuning or (records is not None and not measure):
-            tuned = partial(own, records=records_path(records or default_path(), tuning))
-            contestants.append(peers.Burnish(tuned, name="burnish-tuned"))
-        contestants += peers.find(names, tflite)
+        contestants = _subjects(own, measure, bool(tuning), records) + peers.find(names, tflite)
         if tuning:
-            _tune(networks, threads, trials=trials, budget=budget, records=records, target=target)
-        report = bench_report
-        with _status() as progress:
-            result = bench(
-                networks, contestants, threads=threads, rounds=rounds, seed=seed, progress=progress
-            )
-        result = replace(result, versions={**result.versions, **device})
+            _tune(networks, threads, **tuning, records=records, target=target)
+        result = _timed(networks, contestants, machine, threads=threads, rounds=rounds, seed=seed)
     if json_file:
         write_file(json_file, report.to_json(result))
     if markdown:
         write_file(markdown, report.to_markdown(result))
     report.show(result)
+
+
+def _counted(
+    networks: Networks,
+    own: Callable[..., Module],
+    others: Sequence[peers.EmulatedPeer],
+    machine: Target,
+    *,
+    rounds: int,
+    records: Path | None,
+    seed: int,
+) -> CountResult:
+    """What this compiler's modules and `others` execute under an emulator."""
+    subjects = [peers.EmulatedBurnish(own)]
+    if records is not None:
+        tuned = partial(own, records=records_path(records, False))
+        subjects.append(peers.EmulatedBurnish(tuned, name="burnish-tuned"))
+    with _status() as progress:
+        return count_instructions(
+            networks, [*subjects, *others], machine, runs=rounds, seed=seed, progress=progress
+        )
+
+
+def _subjects(
+    own: Callable[..., Module], measure: bool, tuning: bool, records: Path | None
+) -> list[peers.Peer]:
+    """This compiler, with what it plans and finds in the ways that were asked for."""
+    subjects: list[peers.Peer] = [peers.Burnish(own)]
+    if measure:
+        measured = partial(own, measure=True, records=records)
+        subjects.append(peers.Burnish(measured, name="burnish-measured"))
+    if tuning and records is not None:
+        check_writable(records, (".jsonl",))
+    if tuning or (records is not None and not measure):
+        tuned = partial(own, records=records_path(records or default_path(), tuning))
+        subjects.append(peers.Burnish(tuned, name="burnish-tuned"))
+    return subjects
+
+
+def _timed(
+    networks: Networks,
+    contestants: Sequence[peers.Peer],
+    machine: Target,
+    *,
+    threads: Sequence[int],
+    rounds: int,
+    seed: int,
+) -> BenchResult:
+    """What `contestants` take here, in turns."""
+    device = {"device": str(find_gpu(machine))} if machine.gpu else {}
+    with _status() as progress:
+        result = bench(networks, contestants, threads=threads, rounds=rounds, seed=seed, progress=progress)
+    return replace(result, versions={**result.versions, **device})
 
 
 @contextmanager
@@ -185,7 +216,7 @@ def _status() -> Iterator[Callable[[str], None]]:
         yield progress
 
 
-def _tune(networks: Sequence[tuple[str, onnx.ModelProto]], threads: Sequence[int], **how: Any) -> None:
+def _tune(networks: Networks, threads: Sequence[int], **how: Any) -> None:
     console = Console(stderr=True)
     for name, model in networks:
         for count in threads:
