@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .compiler.build_kernel import Kernel, device_program
 from .compiler.codegen.llvm import LoadedCode
 from .compiler.ir.plan import Copy, Plan, PlanIO, Step, encode
@@ -119,9 +117,15 @@ class Module:
         """Whether its file is for machines of another architecture than this one."""
         return self._arch != THIS_ARCH
 
-    def run(self, feeds: Mapping[str, Any], threads: int | None = None) -> dict[str, np.ndarray]:
-        """Outputs by name, for arrays (numpy or DLPack) by input name. InputError says what was expected."""
-        return self._runner.run(feeds, self._count(threads))
+    def run(
+        self, feeds: Mapping[str, Any], threads: int | None = None, out: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Outputs by name, for arrays (numpy or DLPack) by input name. InputError says what was expected.
+
+        Outputs are new numpy arrays, but for those of `out`, which are written into. Modules for CUDA read
+        and write arrays of torch or cupy on their GPU in place.
+        """
+        return self._runner.run(feeds, self._count(threads), out)
 
     def context(self, threads: int | None = None) -> binding.Context:
         """Bound memory and threads for repeated runs; several contexts may run at once."""

@@ -18,49 +18,18 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import byref
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import ml_dtypes
 import numpy as np
 
 from ..errors import InputError, InternalError, RunError, ToolError
 from . import capi
+from .arrays import DTYPES, TensorInfo, address_of, as_array, as_memory
 from .build import DeviceCode
-
-_DTYPES: dict[int, tuple[str, np.dtype]] = {
-    1: ("f32", np.dtype(np.float32)),
-    2: ("u8", np.dtype(np.uint8)),
-    3: ("i8", np.dtype(np.int8)),
-    4: ("u16", np.dtype(np.uint16)),
-    5: ("i16", np.dtype(np.int16)),
-    6: ("i32", np.dtype(np.int32)),
-    7: ("i64", np.dtype(np.int64)),
-    9: ("bool", np.dtype(np.bool_)),
-    10: ("f16", np.dtype(np.float16)),
-    11: ("f64", np.dtype(np.float64)),
-    12: ("u32", np.dtype(np.uint32)),
-    13: ("u64", np.dtype(np.uint64)),
-    16: ("bf16", np.dtype(ml_dtypes.bfloat16)),
-}
-"""ONNX's TensorProto.DataType → Burnish's name, numpy's dtype."""
+from .dlpack import DeviceArray, Lent
 
 _MOST_THREADS = 1024  # BURNISH_MAX_THREADS of burnish.h
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output of a module; memory is row-major without gaps."""
-
-    name: str
-    dtype: np.dtype
-    dtype_name: str  # "f32", "bf16", …
-    shape: tuple[int, ...]
-    nbytes: int
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype_name}[{','.join(map(str, self.shape))}]"
 
 
 class StepInfo(NamedTuple):
@@ -120,34 +89,6 @@ def raise_code(code: int, message: str) -> NoReturn:
     raise InternalError(message) if code == capi.BAD_PLAN else InputError(message)
 
 
-def _pointer(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
-
-
-def as_array(kind: str, info: TensorInfo, value: Any) -> np.ndarray:
-    """A contiguous array of exactly the expected type; copies only what is not contiguous or not aligned."""
-    if not isinstance(value, np.ndarray):
-        if isinstance(value, np.generic):
-            value = np.asarray(value)
-        elif hasattr(value, "__dlpack__"):
-            try:
-                value = np.from_dlpack(value)
-            except (BufferError, RuntimeError, TypeError, ValueError) as error:
-                raise InputError(f"{kind} {info.name!r}: numpy cannot take it by DLPack: {error}") from error
-        else:
-            raise InputError(f"{kind} {info.name!r}: expected an array {info}, found {type(value).__name__}")
-    if value.dtype != info.dtype or value.shape != info.shape:
-        shape = ",".join(map(str, value.shape))
-        raise InputError(f"{kind} {info.name!r}: expected {info}, found {value.dtype}[{shape}]")
-    if not (value.flags.c_contiguous and value.flags.aligned):
-        if kind == "output":
-            raise InputError(
-                f"output {info.name!r}: memory to bind must be contiguous; pass an array from np.empty"
-            )
-        value = np.require(value, requirements=["C", "A"])
-    return value
-
-
 def check_names(module: str, inputs: Sequence[TensorInfo], feeds: Mapping[str, Any]) -> None:
     """InputError unless there is a value for every input, and for nothing else."""
     expected = ", ".join(map(str, inputs)) or "no inputs"
@@ -164,9 +105,13 @@ def check_names(module: str, inputs: Sequence[TensorInfo], feeds: Mapping[str, A
         raise InputError(f"{module}: {' and '.join(found)}; expected {expected}")
 
 
-def _destroy_context(destroy: Any, handle: Any, needed: Any) -> None:
+def _destroy_context(destroy: Any, handle: int | None, needed: Any) -> None:
     """`needed` lives until here: what the context's memory refers to."""
     destroy(handle)
+
+
+class _Handle(capi.Pointer):
+    """A context of the runtime. Memory that is lent keeps this alive, not what is bound to the context."""
 
 
 class _Memory:
@@ -199,9 +144,9 @@ class Context:
 
     def __init__(self, module: Module, threads: int, pool: Pool | None):
         self.module = module
-        self._keep: dict[tuple[str, str], np.ndarray] = {}
+        self._keep: dict[tuple[str, str], tuple[np.ndarray | Lent, Any]] = {}  # what is bound, what is shown
         self._busy = threading.Lock()
-        error, handle = capi.Error(), capi.Pointer()
+        error, handle = capi.Error(), _Handle()
         count = thread_count(threads)
         options = capi.Options(ctypes.sizeof(capi.Options), count, pool.handle if pool else None)
         f = self._functions = module._functions
@@ -210,35 +155,46 @@ class Context:
             _raise(error, code)
         self._handle = handle
         self._run = f.run
-        weakref.finalize(self, _destroy_context, f.destroy, handle, (module._owner, pool))
+        weakref.finalize(handle, _destroy_context, f.destroy, handle.value, (module._owner, pool))
         self.threads: int = f.threads(handle)
+        on_cuda = f.device_data(handle, 0, 0) or f.device_data(handle, 1, 0)
+        self._as_memory = as_memory if on_cuda else as_array
 
     def _check(self, code: int) -> None:
         if code:
             _raise(self._functions.last_error(self._handle).contents, code)
 
-    def _bind(self, kind: str, infos: Mapping[str, tuple[int, TensorInfo]], name: str, array: Any) -> None:
+    def _find(self, kind: str, name: str) -> tuple[int, TensorInfo]:
+        infos = self.module._inputs if kind == "input" else self.module._outputs
         if name not in infos:
             raise InputError(f"no {kind} {name!r}; {self.module.name} has {', '.join(infos) or 'none'}")
-        index, info = infos[name]
+        return infos[name]
+
+    def _bind(self, kind: str, name: str, array: Any) -> None:
+        index, info = self._find(kind, name)
         call = self._functions.bind_input if kind == "input" else self._functions.bind_output
         if array is None:
             self._check(call(self._handle, index, None, 0))
             self._keep.pop((kind, name), None)
             return
-        held = as_array(kind, info, array)
-        self._check(call(self._handle, index, _pointer(held), info.nbytes))
-        self._keep[kind, name] = held
+        held = self._as_memory(kind, info, array)
+        self._check(call(self._handle, index, address_of(held), info.nbytes))
+        self._keep[kind, name] = (held, array if isinstance(held, Lent) else held)
 
     def bind_input(self, name: str, array: Any) -> None:
-        """From now on runs read `array`'s memory (or a copy now, if it is not contiguous); None unbinds."""
-        self._bind("input", self.module._inputs, name, array)
+        """From now on runs read `array`'s memory (or a copy now, if it is not contiguous); None unbinds.
+
+        Modules for CUDA take memory of their GPU, too, which must be contiguous, from torch, cupy and
+        whatever else speaks DLPack. What is written there later must be done before a run, or be work of the
+        legacy stream. Memory at another place costs recording the run again.
+        """
+        self._bind("input", name, array)
 
     def bind_output(self, name: str, array: Any) -> None:
         """From now on runs write into `array`, which must be contiguous and writable; None unbinds."""
         if isinstance(array, np.ndarray) and not array.flags.writeable:
             raise InputError(f"output {name!r}: the array to bind is read-only")
-        self._bind("output", self.module._outputs, name, array)
+        self._bind("output", name, array)
 
     def bind(self, arrays: Mapping[str, Any]) -> None:
         """Binds inputs and outputs by name; a name that is both means the input."""
@@ -248,13 +204,10 @@ class Context:
             else:
                 self.bind_input(name, array)
 
-    def _view(self, kind: str, name: str) -> np.ndarray:
-        infos = self.module._inputs if kind == "input" else self.module._outputs
-        if name not in infos:
-            raise InputError(f"no {kind} {name!r}; {self.module.name} has {', '.join(infos) or 'none'}")
+    def _view(self, kind: str, name: str) -> Any:
+        index, info = self._find(kind, name)
         if (kind, name) in self._keep:
-            return self._keep[kind, name]
-        index, info = infos[name]
+            return self._keep[kind, name][1]
         get = self._functions.input_data if kind == "input" else self._functions.output_data
         address = get(self._handle, index)
         if not address:
@@ -263,13 +216,30 @@ class Context:
             return np.empty(info.shape, info.dtype)
         return np.asarray(_Memory(self, address, info.nbytes)).view(info.dtype).reshape(info.shape)
 
-    def input(self, name: str) -> np.ndarray:
-        """The memory that runs read: the bound array, else the context's own, zero at first."""
+    def input(self, name: str) -> Any:
+        """The memory that runs read: the bound array, else the context's own in numpy, zero at first."""
         return self._view("input", name)
 
-    def output(self, name: str) -> np.ndarray:
+    def output(self, name: str) -> Any:
         """The memory that runs write; the next run overwrites it."""
         return self._view("output", name)
+
+    def _on_device(self, kind: str, name: str) -> DeviceArray:
+        index, info = self._find(kind, name)
+        address = self._functions.device_data(self._handle, int(kind == "output"), index)
+        if not address:
+            raise InputError(
+                f"{kind} {name!r}: modules for {self.module.target} have no memory on an NVIDIA GPU"
+            )
+        return DeviceArray(address, info.dtype_name, 8 * info.dtype.itemsize, info.shape, self._handle)
+
+    def device_input(self, name: str) -> DeviceArray:
+        """The context's own memory on the GPU. Once it is bound, runs read what others write there."""
+        return self._on_device("input", name)
+
+    def device_output(self, name: str) -> DeviceArray:
+        """The context's own memory on the GPU, which runs write, and copy to the host unless it is bound."""
+        return self._on_device("output", name)
 
     def run(self) -> None:
         """Runs once on the bound memory. RunError names the node that failed."""
@@ -313,7 +283,7 @@ class Module:
     def _describe(self, query: Any, index: int) -> TensorInfo:
         tensor = capi.Tensor()
         query(self._api, index, byref(tensor))
-        name, dtype = _DTYPES[tensor.dtype]
+        name, dtype = DTYPES[tensor.dtype]
         text = tensor.name.decode("utf-8", "replace")
         return TensorInfo(text, dtype, name, tuple(tensor.shape[: tensor.rank]), tensor.nbytes)
 
@@ -327,23 +297,30 @@ class Module:
         """A context with its own threads (0: one per available CPU), or with those of `pool`."""
         return Context(self, threads, pool)
 
-    def _bound(self, context: Context, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Binds every input, and a new array for every output; the outputs."""
+    def _bound(
+        self, context: Context, feeds: Mapping[str, Any], out: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Binds every input, and for every output what `out` has or a new array; the outputs."""
+        out = out or {}
         check_names(self.name, self.inputs, feeds)
         for name, value in feeds.items():
             if value is None:
                 raise InputError(f"input {name!r}: expected {self._inputs[name][1]}, found None")
             context.bind_input(name, value)
-        outputs = {}
-        for info in self.outputs:
-            outputs[info.name] = np.empty(info.shape, info.dtype)
-            context.bind_output(info.name, outputs[info.name])
+        made = {i.name: np.empty(i.shape, i.dtype) for i in self.outputs if i.name not in out}
+        outputs = {**made, **out}
+        for name, array in outputs.items():
+            context.bind_output(name, array)
         return outputs
 
-    def run(self, feeds: Mapping[str, Any], threads: int = 1) -> dict[str, np.ndarray]:
-        """Outputs by name for inputs by name: numpy arrays or anything with DLPack, in CPU memory.
+    def run(
+        self, feeds: Mapping[str, Any], threads: int = 1, out: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Outputs by name for inputs by name: numpy arrays or anything with DLPack, in memory of the host or,
+        for modules for CUDA, of the GPU.
 
-        InputError names an input that is missing or has the wrong dtype or shape, RunError the failed node.
+        Outputs are new numpy arrays, but for those of `out`, which are written into and returned. InputError
+        names an input that is missing or has the wrong dtype or shape, RunError the failed node.
         """
         idle = self._idle.setdefault(thread_count(threads), [])
         try:
@@ -351,7 +328,7 @@ class Module:
         except IndexError:
             context = self.context(threads)
         try:
-            outputs = self._bound(context, feeds)
+            outputs = self._bound(context, feeds, out)
             context.run()
             return outputs
         finally:
@@ -392,10 +369,10 @@ def _aligned(weights: np.ndarray | bytes | None) -> np.ndarray:
         data = np.ascontiguousarray(weights).reshape(-1).view(np.uint8)
     else:
         data = np.frombuffer(weights, np.uint8)
-    if _pointer(data) % 64 == 0:
+    if address_of(data) % 64 == 0:
         return data
     room = np.empty(data.nbytes + 64, np.uint8)
-    start = -_pointer(room) % 64
+    start = -address_of(room) % 64
     room[start : start + data.nbytes] = data
     return room[start : start + data.nbytes]
 
@@ -414,7 +391,7 @@ def module_from_memory(
     addresses = (capi.Pointer * max(1, len(kernel_addresses)))(*kernel_addresses)
     error, api, library = capi.Error(), capi.ApiPointer(), capi.library()
     code = library.burnish_module_create(
-        *(plan, len(plan), _pointer(data), data.nbytes),
+        *(plan, len(plan), address_of(data), data.nbytes),
         *(addresses, len(kernel_addresses), byref(api), byref(error)),
     )
     if code:
@@ -429,7 +406,7 @@ def device_module_from_memory(
     data = _aligned(weights)
     error, api, library = capi.Error(), capi.ApiPointer(), capi.library()
     status = library.burnish_device_module_create(
-        *(plan, len(plan), _pointer(data), data.nbytes),
+        *(plan, len(plan), address_of(data), data.nbytes),
         *(code.device.encode(), code.data, len(code.data), byref(api), byref(error)),
     )
     if status:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from . import binding
 from .binding import Context, StepInfo, StepTime, TensorInfo
 
@@ -35,8 +33,10 @@ class LateModule:
     def context(self, threads: int = 1) -> Context:
         return self._module.context(threads)
 
-    def run(self, feeds: Mapping[str, Any], threads: int = 1) -> dict[str, np.ndarray]:
-        return self._module.run(feeds, threads)
+    def run(
+        self, feeds: Mapping[str, Any], threads: int = 1, out: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return self._module.run(feeds, threads, out)
 
     def run_profiled(self, feeds: Mapping[str, Any], threads: int = 1) -> list[StepTime]:
         return self._module.run_profiled(feeds, threads)

@@ -1,14 +1,18 @@
-"""Skips what needs an OpenCL driver where there is none."""
+"""Skips what needs an OpenCL driver where there is none; the fake driver of CUDA."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import burnish
 import pytest
 from burnish.settings import OPENCL_CACHE
 
 from ..conftest import is_required
+from .cuda_model import gather
 from .device import queue
+from .fake_driver import NVCC, FakeDriver, build, has_real_driver
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,3 +30,36 @@ def opencl() -> str:
         what = "no OpenCL driver or no pyopencl (Debian: pocl-opencl-icd; pip install pyopencl)"
         (pytest.fail if is_required("opencl") else pytest.skip)(what)
     return queue().device.name
+
+
+@pytest.fixture(scope="session")
+def driver_file(tmp_path_factory, require_tool) -> Path:
+    require_tool("gcc")
+    require_tool("g++")
+    return build(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="session")
+def loaded(driver_file) -> FakeDriver:
+    if has_real_driver():
+        pytest.skip("a real driver is here")
+    return FakeDriver(driver_file)
+
+
+@pytest.fixture
+def driver(loaded, monkeypatch) -> Iterator[FakeDriver]:
+    """Whatever a test does: nothing is used wrongly, and nothing stays alive."""
+    monkeypatch.setenv("CUDACXX", NVCC)
+    loaded.reset()
+    yield loaded
+    assert not loaded.violations
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory) -> Path:
+    """A module for the fake driver."""
+    path = tmp_path_factory.mktemp("modules") / "gather.so"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDACXX", NVCC)
+        burnish.compile(gather(), target="cuda-sm80").save(path)
+    return path

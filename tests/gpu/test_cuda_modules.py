@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import burnish
 import numpy as np
-import onnx
 import pytest
 from burnish.compiler.codegen import device_code
 from burnish.compiler.codegen.kernel_code import Launch
@@ -19,76 +18,11 @@ from burnish.models import zoo
 from burnish.runtime.binding import device_module_from_memory
 from burnish.runtime.build import HERE, DeviceCode, include_dir, source_dir
 from burnish.runtime.nvcc import fatbin
-from onnx import TensorProto, helper
 
-from .fake_driver import NVCC, FakeDriver, build, has_real_driver
+from .cuda_model import X, check, feeds, gather
+from .fake_driver import NVCC, FakeDriver, has_real_driver
 
 ILLEGAL_ADDRESS, OUT_OF_MEMORY = 700, 2
-
-
-@pytest.fixture(scope="module")
-def driver_file(tmp_path_factory, require_tool) -> Path:
-    require_tool("gcc")
-    require_tool("g++")
-    return build(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture(scope="module")
-def loaded(driver_file) -> FakeDriver:
-    if has_real_driver():
-        pytest.skip("a real driver is here")
-    return FakeDriver(driver_file)
-
-
-@pytest.fixture
-def driver(loaded, monkeypatch) -> Iterator[FakeDriver]:
-    """Whatever a test does: nothing is used wrongly, and nothing stays alive."""
-    monkeypatch.setenv("CUDACXX", NVCC)
-    loaded.reset()
-    yield loaded
-    assert not loaded.violations
-
-
-def gather() -> onnx.ModelProto:
-    """A kernel that reports errors, one with weights, a copy to an output, and an empty output."""
-    infos = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 2)),
-        helper.make_tensor_value_info("i", TensorProto.INT64, (3,)),
-    ]
-    results = [
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, (3, 5)),
-        helper.make_tensor_value_info("z", TensorProto.FLOAT, (4, 2)),
-    ]
-    weights = helper.make_tensor("w", TensorProto.FLOAT, (2, 5), np.arange(10, dtype=np.float32))
-    nodes = [
-        helper.make_node("Gather", ["x", "i"], ["g"], name="pick"),
-        helper.make_node("MatMul", ["g", "w"], ["y"], name="product"),
-        helper.make_node("Identity", ["x"], ["z"], name="same"),
-    ]
-    graph = helper.make_graph(nodes, "gather", infos, results, [weights])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-
-
-X = np.arange(8, dtype=np.float32).reshape(4, 2)
-W = np.arange(10, dtype=np.float32).reshape(2, 5)
-
-
-def feeds(index: tuple[int, int, int] = (2, -1, 0)) -> dict[str, np.ndarray]:
-    return {"x": X, "i": np.array(index)}
-
-
-def check(outputs: dict[str, np.ndarray], index: tuple[int, int, int] = (2, -1, 0)) -> None:
-    np.testing.assert_allclose(outputs["y"], X[list(index)] @ W, rtol=1e-6)
-    np.testing.assert_array_equal(outputs["z"], X)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("modules") / "gather.so"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDACXX", NVCC)
-        burnish.compile(gather(), target="cuda-sm80").save(path)
-    return path
 
 
 @pytest.mark.parametrize("network", ["digits", "dqn"])
