@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
+
+from .in_child import in_child
 
 _KINDS = (1 << 2, 1 << 3, 1 << 1)  # GPU, accelerator, CPU: the runtime's order (runtime/src/opencl.c)
 _TYPE, _NAME, _DRIVER = 0x1000, 0x102B, 0x102D
@@ -31,32 +32,17 @@ class OpenCLDevice:
 
 
 def find_device() -> OpenCLDevice | None:
-    """The one that the runtime would take; None if there is none.
-
-    A child asks the driver: one that was asked has threads, and what is forked afterwards cannot use it.
-    """
+    """The one that the runtime would take; None if there is none."""
     return _ask(os.environ.get("BURNISH_OPENCL_DEVICE", ""))
 
 
 @cache
 def _ask(wanted: str) -> OpenCLDevice | None:
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            found = _find(wanted)
-            os.write(theirs, json.dumps(found and asdict(found)).encode())
-        finally:
-            os._exit(0)
-    os.close(theirs)
-    with open(ours, "rb") as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
-    data = json.loads(text) if text else None
+    data = in_child(partial(_find, wanted))
     return OpenCLDevice(**data) if data else None
 
 
-def _find(wanted: str) -> OpenCLDevice | None:
+def _find(wanted: str) -> dict[str, object] | None:
     library = _library()
     if library is None:
         return None
@@ -68,7 +54,7 @@ def _find(wanted: str) -> OpenCLDevice | None:
             threads = _number(library, device, _BLOCK)
             driver, units = _text(library, device, _DRIVER), _number(library, device, _UNITS)
             is_cpu = bool(_number(library, device, _TYPE) & _CPU)
-            return OpenCLDevice(name, driver, units, threads, shared, is_cpu)
+            return asdict(OpenCLDevice(name, driver, units, threads, shared, is_cpu))
     return None
 
 

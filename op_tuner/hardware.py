@@ -10,7 +10,8 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from ..compiler.opencl_device import find_device
+from ..compiler.cuda_device import CudaDevice, find_cuda_device
+from ..compiler.opencl_device import OpenCLDevice, find_device
 from ..compiler.target import Target, host, host_threads
 
 _ISA = (
@@ -70,7 +71,8 @@ def hardware_of(target: Target) -> Hardware:
     """
     if target.gpu is None:
         return this_hardware()
-    device = find_device() if target.gpu.language == "opencl" else None
+    device: OpenCLDevice | CudaDevice | None
+    device = find_device() if target.gpu.language == "opencl" else find_cuda_device()
     name, units = target.cpu, target.gpu.units
     if device is not None:
         name, units = str(device), device.units

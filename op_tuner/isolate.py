@@ -277,6 +277,7 @@ def _plain(built: Built) -> dict[str, Any]:
     return {
         "kernel": {**kernel, "object": base64.b64encode(built.kernel.object).decode()},
         "sizes": built.sizes,
+        "program": base64.b64encode(built.program).decode(),
     }
 
 
@@ -290,4 +291,4 @@ def _built(data: dict[str, Any], config: dict[str, object]) -> Built:
     k = data["kernel"]
     steps = tuple(Step(**{**step, "launch": _launch(step["launch"])}) for step in k["steps"])
     kernel = Kernel(k["name"], base64.b64decode(k["object"]), steps, tuple(k["temps"]), k["gang"])
-    return Built(kernel, tuple(data["sizes"]), config)
+    return Built(kernel, tuple(data["sizes"]), config, base64.b64decode(data["program"]))

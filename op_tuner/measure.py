@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from ..compiler.build_kernel import Kernel, assemble, device_program
 from ..compiler.codegen.llvm import LoadedCode
+from ..compiler.cuda_device import CudaDevice, find_cuda_device
 from ..compiler.ir.loops import Buffer, Program, Store, loop
 from ..compiler.ir.plan import ALIGNMENT, BufferRef, KernelCall, Plan, PlanIO, encode
 from ..compiler.ir.scalar import Load, Var
@@ -33,7 +34,7 @@ from ..compiler.target import Target
 from ..errors import InputError, InternalError, RunError
 from ..runtime import binding
 from ..runtime.build import DeviceCode
-from ..runtime.nvcc import fatbin
+from ..runtime.nvcc import fatbin, find_nvcc
 from .operands import Operands, operands
 from .records import plain
 
@@ -99,11 +100,13 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Built:
-    """A candidate's machine code. `sizes` are the bytes of its parameters."""
+    """A candidate's machine code. `sizes` are the bytes of its parameters, `program` is what a GPU's module
+    holds."""
 
     kernel: Kernel
     sizes: tuple[int, ...]
     config: Mapping[str, object]
+    program: bytes = b""
 
 
 def measure(
@@ -132,13 +135,19 @@ def build(task: KernelTask, asked: Recorder) -> Built | Measurement:
     try:
         program = lower(replace(task, name=f"{task.name}_{task.digest[:8]}"), asked)
         kernel = assemble(program, task.target)
+        device = _device_program(kernel, task.target) if task.target.gpu else b""
     except RejectedConfig as error:
         return Measurement.failed("rejected", str(error), asked.chosen)
     except MemoryError as error:
         return Measurement.failed("memory", str(error), asked.chosen)
     except Exception as error:  # whatever a template does with an odd config is the candidate's failure
         return Measurement.failed("build", f"{type(error).__name__}: {error}", asked.chosen)
-    return Built(kernel, tuple(b.nbytes for b in program.params), asked.chosen)
+    return Built(kernel, tuple(b.nbytes for b in program.params), asked.chosen, device)
+
+
+def _device_program(kernel: Kernel, target: Target) -> bytes:
+    symbols = list(dict.fromkeys(step.symbol for step in kernel.steps if step.tasks))
+    return device_program([kernel], symbols, target, partial(fatbin, keep=False))
 
 
 def run(
@@ -187,18 +196,42 @@ def require_runnable(target: Target) -> None:
 def _require_gpu(target: Target) -> None:
     """InputError unless candidates for it can be measured in children of this process."""
     find_gpu(target)
-    if "libOpenCL" in Path("/proc/self/maps").read_text():
+    assert target.gpu is not None
+    if target.gpu.language == "cuda":
+        find_nvcc()
+    library, name = _DRIVERS[target.gpu.language]
+    if library in Path("/proc/self/maps").read_text():
         raise InputError(
-            f"target {target.name}: this process has used OpenCL, and the drivers' threads do not survive in "
+            f"target {target.name}: this process has used {name}, and the drivers' threads do not survive in "
             "children that measure; measure before the first run, or by `burnish tune`"
         )
 
 
-def find_gpu(target: Target) -> OpenCLDevice:
-    """This machine's; InputError unless it is of the target's kind."""
+_DRIVERS = {"opencl": ("libOpenCL", "OpenCL"), "cuda": ("libcuda.so", "CUDA")}
+
+
+def find_gpu(target: Target) -> OpenCLDevice | CudaDevice:
+    """This machine's; InputError unless it runs code for the target."""
     assert target.gpu is not None
-    if target.gpu.language != "opencl":
-        raise InputError(f"target {target.name}: {target.gpu.language} kernels cannot be measured yet")
+    return _find_cuda(target) if target.gpu.language == "cuda" else _find_opencl(target)
+
+
+def _find_cuda(target: Target) -> CudaDevice:
+    device = find_cuda_device()
+    if device is None:
+        raise InputError(
+            f"target {target.name}: this machine has no NVIDIA GPU to measure on, or no driver of it "
+            "(libcuda.so.1); see nvidia-smi and CUDA_VISIBLE_DEVICES"
+        )
+    if device.arch < int(target.cpu.removeprefix("sm_")):
+        raise InputError(
+            f"target {target.name}: the GPU of this machine is {device.name}, sm_{device.arch}; "
+            f"measure on one from {target.cpu} on"
+        )
+    return device
+
+
+def _find_opencl(target: Target) -> OpenCLDevice:
     device = find_device()
     if device is None:
         raise InputError(
@@ -233,13 +266,11 @@ def _repeat(run: Callable[[], float], seconds: float, beat: float = math.inf) ->
 
 def _module(target: Target, built: Built, plan: Plan, weights: np.ndarray) -> binding.Module:
     if target.gpu is not None:
-        source = device_program([built.kernel], plan.kernels, target, fatbin)
-        return binding.device_module_from_memory(
-            encode(plan), DeviceCode(target.gpu.language, source), weights
-        )
-    code = LoadedCode([built.kernel.object, touching(target).object], target)
-    addresses = [code.address(symbol) for symbol in plan.kernels]
-    return binding.module_from_memory(encode(plan), addresses, weights, code)
+        code = DeviceCode(target.gpu.language, built.program)
+        return binding.device_module_from_memory(encode(plan), code, weights)
+    loaded = LoadedCode([built.kernel.object, touching(target).object], target)
+    addresses = [loaded.address(symbol) for symbol in plan.kernels]
+    return binding.module_from_memory(encode(plan), addresses, weights, loaded)
 
 
 class _Runner:

@@ -31,8 +31,9 @@ def find_nvcc() -> tuple[str, ...]:
     return (found,)
 
 
-def fatbin(source: str, arch: str, options: Sequence[str] = ()) -> bytes:
-    """The program for GPUs from `arch` (sm_80, …) on; kept in the cache folder, since nvcc takes its time.
+def fatbin(source: str, arch: str, options: Sequence[str] = (), keep: bool = True) -> bytes:
+    """The program for GPUs from `arch` (sm_80, …) on; with `keep` also in the cache folder, since nvcc takes
+    its time.
 
     ToolError if nvcc is missing, does not know the architecture or refuses the source.
     """
@@ -46,7 +47,7 @@ def fatbin(source: str, arch: str, options: Sequence[str] = ()) -> bytes:
     target = ["-fatbin", "-gencode", f"arch=compute_{number},code=[{arch},compute_{number}]"]
     text = "\0".join((*command, version, *target, *options, source))
     kept = cache_dir() / "cuda" / hashlib.sha256(text.encode()).hexdigest()
-    if (data := _read(kept)) is not None:
+    if keep and (data := _read(kept)) is not None:
         return data
     with tempfile.TemporaryDirectory(prefix="burnish-") as folder:
         Path(folder, "kernels.cu").write_text(source)
@@ -55,7 +56,8 @@ def fatbin(source: str, arch: str, options: Sequence[str] = ()) -> bytes:
             data = Path(folder, "kernels.fatbin").read_bytes()
         except OSError as error:
             raise ToolError(f"{command[0]} made nothing: is it nvcc?") from error
-    _write(kept, data)
+    if keep:
+        _write(kept, data)
     return data
 
 

@@ -246,6 +246,10 @@ cu_result cuDeviceGetName(char *name, int32_t size, cu_device device) {
   return snprintf(name, (size_t)size, "Fake A100"), 0;
 }
 
+cu_result cuDeviceGetPCIBusId(char *bus, int32_t size, cu_device device) {
+  return snprintf(bus, (size_t)size, "0000:0%d:00.0", (int)device), 0;
+}
+
 cu_result cuDeviceGetAttribute(int32_t *value, int32_t what, cu_device device) {
   (void)device;
   ENTER();

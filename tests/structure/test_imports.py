@@ -31,6 +31,8 @@ COMPILER = (
     "ir",
     "target",
     "opencl_device",
+    "cuda_device",
+    "in_child",
 )
 """Parts of compiler/: each may import itself and those that stand to its right."""
 

@@ -1,0 +1,83 @@
+"""The NVIDIA GPU of this machine, as its driver describes it; there need not be one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from .in_child import in_child
+
+# cuda.h, CUdevice_attribute
+_CLOCK, _UNITS, _MEMORY_CLOCK, _MAJOR, _MINOR = 13, 16, 36, 75, 76
+_VERSION = Path("/proc/driver/nvidia/version")
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    name: str
+    driver: str  # its version, and that of CUDA which it is for
+    arch: int  # 90: sm_90
+    units: int
+    clock_mhz: int  # the highest
+    memory_mhz: int
+    bus: str  # nvidia-smi's name of the device; "" if unknown
+
+    def __str__(self) -> str:
+        return f"{self.name}, sm_{self.arch}, driver {self.driver}"
+
+
+def find_cuda_device() -> CudaDevice | None:
+    """The one that the runtime would take: the first of CUDA_VISIBLE_DEVICES; None if there is none."""
+    return _ask(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+
+@cache
+def _ask(visible: str) -> CudaDevice | None:
+    data = in_child(_find)
+    return CudaDevice(**data) if data else None
+
+
+def _find() -> dict[str, object] | None:
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, count, version = ctypes.c_int32(), ctypes.c_int32(), ctypes.c_int32()
+    if library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+        return None
+    if library.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(64)
+    library.cuDeviceGetName(name, 255, device)
+    library.cuDeviceGetPCIBusId(bus, 63, device)
+    library.cuDriverGetVersion(ctypes.byref(version))
+
+    def number(what: int) -> int:
+        value = ctypes.c_int32()
+        library.cuDeviceGetAttribute(ctypes.byref(value), what, device)
+        return value.value
+
+    found = CudaDevice(
+        name.value.decode("utf-8", "replace"),
+        f"{_kernel_module()}CUDA {version.value // 1000}.{version.value % 1000 // 10}",
+        number(_MAJOR) * 10 + number(_MINOR),
+        number(_UNITS),
+        number(_CLOCK) // 1000,
+        number(_MEMORY_CLOCK) // 1000,
+        bus.value.decode("ascii", "replace"),
+    )
+    return asdict(found)
+
+
+def _kernel_module() -> str:
+    """The version of the driver's part in the kernel, which several drivers for one CUDA differ in."""
+    with suppress(OSError):
+        match = re.search(r"Module\D*(\d+(?:\.\d+)+)", _VERSION.read_text())
+        if match:
+            return f"{match[1]}, "
+    return ""
