@@ -27,7 +27,7 @@ from .fuse import is_window
 from .pairs import KEPT, convolution
 from .views import joins_in_place
 
-MODEL = "analytic-2"
+MODEL = "analytic-3"
 """The model's name; its number changes with what it predicts."""
 CLOCK = 3.5e9  # Hz; targets do not name theirs, and it scales all costs alike
 DIRECT_RATE = 0.95  # of the peak
@@ -45,6 +45,7 @@ LAST_RATE = 0.86  # channels last, over channels in blocks: the taps' pixels are
 NARROW, NARROW_FIRST = 0.7, 4.0  # pixels of a row that are lost at its ends
 SKIPPING = 0.9  # pointwise with a stride: a part of each cache line is used
 FIRST_RATE = 0.86  # plain channels in, blocks out
+ONE_BY_ONE = 0.7  # channels that fill no vector, where multiply-adds take a lane of one
 MEMORY = 7.7  # bytes of weights a cycle from memory to one core
 LAST_CACHE = 20.0  # the same from the last cache
 MEMORY_CORES = 1.4  # times as much reaches all of them
@@ -137,7 +138,8 @@ class PredictedCost:
         rate = DIRECT_RATE * _whole(out.dims[-1], NARROW)
         if conv.op.strides[-1] > 1 and weights.dims[-1] == 1:
             rate *= SKIPPING
-        grouped = conv.op.group > 1 and weights.dims[1] > 1
+        channels = weights.dims[1]
+        grouped = conv.op.group > 1 and channels > 1
         if decision.writes is None and decision.reads is None:
             width, lanes = out.dims[-1], self.target.lanes(4)
             rate = GROUPED_RATE if grouped else PLAIN_RATE
@@ -146,6 +148,8 @@ class PredictedCost:
             rate = SCALAR_RATE
         elif decision.reads is None:
             rate = FIRST_RATE * _whole(out.dims[-1], NARROW_FIRST)
+        elif self.target.multiplies_by_lane and channels > 1 and channels % self.target.lanes(4):
+            rate *= ONE_BY_ONE
         elif not decision.writes.blocks and weights.dims[-1] > 1:
             rate *= LAST_RATE
         return self._time(graph, Work(products, rate, weights.nbytes))

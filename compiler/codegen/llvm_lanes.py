@@ -47,9 +47,11 @@ class LaneLoads:
     def join(self) -> None:
         for (_, pointer, _, dtype), scalars in self._noted.items():
             width = self.vector_bits // dtype.bits
+            done = min(s.offset for s in scalars)
             for first in _whole(sorted({s.offset for s in scalars}), width):
-                lanes = [s for s in scalars if first <= s.offset < first + width]
+                lanes = [s for s in scalars if max(first, done) <= s.offset < first + width]
                 self._join(pointer, first, lanes, memory_type(dtype, width), dtype)
+                done = first + width
         self._noted.clear()
 
     def _join(self, pointer: str, first: int, scalars: list[_Scalar], vector: str, dtype: DType) -> None:
@@ -65,12 +67,14 @@ class LaneLoads:
 
 
 def _whole(offsets: list[int], width: int) -> list[int]:
-    """Where runs of `width` neighbours begin; none overlaps another."""
+    """Where vectors begin that cover runs of at least `width` neighbours; the last of a run may overlap."""
     found: list[int] = []
     n = 0
-    while n + width <= len(offsets):
-        whole = offsets[n + width - 1] - offsets[n] == width - 1
-        if whole:
-            found.append(offsets[n])
-        n += width if whole else 1
+    while n < len(offsets):
+        end = n + 1
+        while end < len(offsets) and offsets[end] == offsets[end - 1] + 1:
+            end += 1
+        if end - n >= width:
+            found += [*offsets[n : end - width : width], offsets[end - width]]
+        n = end
     return found

@@ -79,7 +79,7 @@ def tiled(subject: Subject, p: Params) -> Schedule:
     inner, vector = _split_tile(sch, subject, p, parts)
     for axis, size in p.block:
         sch.split(axis, size, f"{axis}_o", f"{axis}_i", within=[f"{ACC}.update"])
-    reduction, unrolled = _split_sum(sch, p, task.target)
+    reduction, unrolled = _split_sum(sch, subject, p)
     _guard_loads(sch, acc)
     for lp, size in p.cuts:
         sch.split(lp, size, f"{lp}_b", lp, within=parts)
@@ -102,14 +102,22 @@ def tiled(subject: Subject, p: Params) -> Schedule:
     if p.panel:
         step = f"{p.block[0][0]}_o" if p.block else reduction[0]
         sch.append(f"{ACC}.update", step, *panel_prefetches(sch, task, roles, p, parent, step))
-    if unrolled:  # taps that share loads would keep them all in registers, and spill
-        by_lane = task.target.multiplies_by_lane and p.together[1] > 1  # but its terms share vectors
-        if not by_lane or p.unrolled:
-            sch.append(f"{ACC}.update", p.unrolled[-1] if by_lane else unrolled[-1], Barrier("order"))
+    together = _of_one_load(subject, p)
+    apart = [axis for axis in unrolled if axis != together]
+    if apart:  # taps that share loads would keep them all in registers, and spill
+        sch.append(f"{ACC}.update", apart[-1], Barrier("order"))
     return sch
 
 
-def _split_sum(sch: Schedule, p: Params, target: Target) -> tuple[list[str], list[str]]:
+def _of_one_load(subject: Subject, p: Params) -> str | None:
+    """The loop over what one vector holds, for machines that multiply by its lanes."""
+    if not subject.task.target.multiplies_by_lane:
+        return None
+    tap = subject.row.tap if subject.row else None
+    return tap or f"{p.together[0]}_i"
+
+
+def _split_sum(sch: Schedule, subject: Subject, p: Params) -> tuple[list[str], list[str]]:
     """(loops of the reduction, those of them that are written out): terms of a sum outside of its taps, or
     inside where they are lanes of one vector.
     """
@@ -118,7 +126,8 @@ def _split_sum(sch: Schedule, p: Params, target: Target) -> tuple[list[str], lis
         return list(p.reduction), list(p.unrolled)
     sch.split(lp, terms, f"{lp}_o", f"{lp}_i", within=[f"{ACC}.update"])
     serial = [f"{lp}_o" if var == lp else var for var in p.reduction if var not in p.unrolled]
-    written = [*p.unrolled, f"{lp}_i"] if target.multiplies_by_lane else [f"{lp}_i", *p.unrolled]
+    inside = _of_one_load(subject, p) == f"{lp}_i"
+    written = [*p.unrolled, f"{lp}_i"] if inside else [f"{lp}_i", *p.unrolled]
     return [*serial, *written], written
 
 

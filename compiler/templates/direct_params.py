@@ -25,7 +25,7 @@ from .choices import (
     whole_order,
 )
 from .prefetch import blocks_ahead, panel_bytes, weight_bytes
-from .register_tiles import ACC, MAX_UNROLLED, Params, Roles, lanes_of, rank_tiles, slides_with
+from .register_tiles import ACC, MAX_UNROLLED, Params, Roles, Row, lanes_of, rank_tiles, row_of, slides_with
 
 ENOUGH_TASKS = 8  # for every thread; with fewer, the innermost loop over pixels is dealt too
 LONGEST_CODE = 1000  # in all versions of a body, of about 16 bytes each: half of a first-level cache
@@ -63,6 +63,10 @@ class Subject:
     def block(self) -> tuple[tuple[str, int], ...]:
         """Reduction axes split by the input's channel block."""
         return tuple((a, b) for a in self.roles.sums if (b := _channel_block(self.acc, a)) > 1)
+
+    @cached_property
+    def row(self) -> Row | None:
+        return row_of(self.acc, self.roles, self.task.target)
 
     @cached_property
     def slides(self) -> frozenset[tuple[str, str]]:

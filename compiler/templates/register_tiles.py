@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..ir import affine
 from ..ir import scalar as s
 from ..ir.expr import Stage, TensorExpr
 from ..target import Target
@@ -90,6 +91,33 @@ def _slides(acc: Stage, pixel: str) -> bool:
     return any(slides_with(acc, a.name, pixel) for a in acc.reduce.axes)
 
 
+@dataclass(frozen=True)
+class Row:
+    """What the pixels of a row read lies side by side in memory: those of pixel n begin at n · step."""
+
+    tap: str | None
+    taps: int
+    step: int
+
+    def vectors(self, pixels: int, lanes: int) -> int:
+        """That hold what so many pixels read."""
+        return -(-((pixels - 1) * self.step + self.taps) // lanes)
+
+
+def row_of(acc: Stage, roles: Roles, target: Target) -> Row | None:
+    """Of the pixels of a tile; None where they are further apart, and where multiply-adds take no lanes."""
+    narrow = [ld for ld in s.loads(acc.body) if roles.vector not in s.variables(ld)]
+    if not target.multiplies_by_lane or not roles.pixels or len(narrow) != 1:
+        return None
+    place = affine.linear(narrow[0].index[-1])
+    step = place.coefficient(roles.pixels[0])
+    assert acc.reduce is not None
+    extents = {a.name: a.extent for a in acc.reduce.axes}
+    tap = next((t for t in roles.taps if place.coefficient(t) == 1), None)
+    taps = extents[tap] if tap else 1
+    return Row(tap, taps, step) if 1 <= step <= taps else None
+
+
 def lanes_of(acc: Stage, target: Target) -> int:
     return target.lanes(max(acc.dtype.bytes, 4))
 
@@ -108,7 +136,8 @@ def rank_tiles(
 ) -> list[tuple[tuple[str, int], ...]]:
     """Register tiles by estimated cycles for the whole output, best first."""
     lanes = lanes_of(acc, target)
-    by_lane = target.multiplies_by_lane and bool(roles.sums)
+    row = row_of(acc, roles, target)
+    by_lane = target.multiplies_by_lane and bool(roles.sums or row)
     alone = len(s.loads(acc.body)) == 1  # no products: half of the registers hide latencies; maxima need more
     vectors = -(-extents[roles.vector] // lanes)  # registers that one step of the vector axis takes
     found: list[tuple[float, tuple[tuple[str, int], ...]]] = []
@@ -123,7 +152,8 @@ def rank_tiles(
             for width in range(1, min(28, extents[first]) + 1 if first else 2):
                 accumulators = rows * width * columns
                 held = columns if rows * width > 1 else 1  # what is used once need not stay in a register
-                inputs = rows * width + SPARE if by_lane else 1  # a vector of terms for each pixel
+                vectors_read = rows * (row.vectors(width, lanes) if row else width)  # or one of terms a pixel
+                inputs = vectors_read + SPARE if by_lane else 1
                 if alone:
                     held = accumulators - 1
                 spare = target.vector_registers - (accumulators + held + inputs)
@@ -141,6 +171,7 @@ def rank_tiles(
                     (extents.get(first or "", 1), width),
                     target.multiply_adds,
                     lanes if by_lane else 1,
+                    row,
                 ) * (LONG_CODE if windows else 1)
                 found.append((cost, tuple(tile)))
     found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))
@@ -153,18 +184,24 @@ def _too_long(acc: Stage, roles: Roles, extents: dict[str, int], accumulators: i
 
 
 def _cost(
-    columns: tuple[int, int], rows: tuple[int, int], width: tuple[int, int], multiply_adds: float, terms: int
+    columns: tuple[int, int],
+    rows: tuple[int, int],
+    width: tuple[int, int],
+    multiply_adds: float,
+    terms: int,
+    row: Row | None,
 ) -> float:
     """Cycles of one reduction step over the whole output: two loads a cycle, latency of four.
 
-    One load brings an input for so many `terms`; where that is several, loads are instructions of their own.
+    One load brings an input for so many `terms`, or for neighbours in a `row`; where that is several, loads
+    are instructions of their own.
     """
     total = 0.0
     for n_columns, c in _pieces(*columns):
         for n_rows, r in _pieces(*rows):
             for n_width, w in _pieces(*width):
                 fmas = r * w * c
-                loads = r * w / terms + c
+                loads = r * (row.vectors(w, terms) / row.taps if row else w / terms) + c
                 cycles = max(fmas / multiply_adds, loads / 2, 4.0) + (loads / 4 if terms > 1 else 0.0)
                 total += n_columns * n_rows * n_width * (cycles + 0.75)
     return total
