@@ -20,7 +20,9 @@ from .graph_passes.plan_layout import PlanOptions
 from .kernel_cache import KernelStore
 from .network_plans import Change, NetworkPlans
 from .network_turns import NetworkTurns
+from .op_tuner.apart import Apart, Process
 from .op_tuner.forecast import Forecast
+from .op_tuner.hardware import hardware_of
 from .op_tuner.measure import require_runnable
 from .op_tuner.pretrained import shipped
 from .op_tuner.records import Records
@@ -132,31 +134,33 @@ def tune(
         require_runnable(machine)
     if workers is None and simulates(machine) and count != 1:
         raise InputError(f"threads is {count}: {machine.name} is simulated here, which takes one thread")
-    graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
-    graph = optimise(graph, machine, count, stop_after="fuse")
-    known = Records(None if records is None else Path(records))
-    plans = NetworkPlans(graph, machine, count, PlanOptions(plan, accuracy, memory_limit), known)
-    learning = (strategy, objective) == ("annealing", "rank")
-    prior, about = shipped(machine) if learning else (None, "")
-    with _measurer(machine, workers, count, plans.cold) as measure:
-        tuner = Tuner(
-            plans.wanted(),
-            known,
-            threads=count,
-            cold=plans.cold,
-            strategy=strategy,
-            objective=objective,
-            seed=seed,
-            progress=progress,
-            replan=plans.wanted,
-            announce=announce,
-            prior=prior,
-            measure=measure,
-            network=NetworkTurns(plans, KernelStore()) if measure is None else None,
-        )
-        tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
-        if tuner.interrupted:
-            tuner.plan_again()
+    here = workers is None and not simulates(machine)
+    with closing(Process()) if here else nullcontext() as process:  # before there is much in memory
+        graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
+        graph = optimise(graph, machine, count, stop_after="fuse")
+        known = Records(None if records is None else Path(records))
+        plans = NetworkPlans(graph, machine, count, PlanOptions(plan, accuracy, memory_limit), known)
+        learning = (strategy, objective) == ("annealing", "rank")
+        prior, about = shipped(machine) if learning else (None, "")
+        with _measurer(machine, workers, process, count, plans.cold) as measure:
+            tuner = Tuner(
+                plans.wanted(),
+                known,
+                threads=count,
+                cold=plans.cold,
+                strategy=strategy,
+                objective=objective,
+                seed=seed,
+                progress=progress,
+                replan=plans.wanted,
+                announce=announce,
+                prior=prior,
+                measure=measure,
+                network=NetworkTurns(plans, KernelStore()) if here else None,
+            )
+            tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
+            if tuner.interrupted:
+                tuner.plan_again()
     apart = "times are simulated, of kernels alone" if workers is None else "workers measure kernels alone"
     why = apart if tuner.confirming is None else tuner.confirming.failure
     kernels = tuple(_kernel(t) for t in tuner.tasks if t.count or t.wanted.base)
@@ -172,14 +176,15 @@ def simulates(target: Target) -> bool:
 
 
 def _measurer(
-    target: Target, workers: str | None, threads: int, cold: bool
-) -> AbstractContextManager[Measurer | None]:
-    """None where this machine measures."""
-    if workers is None and simulates(target):
-        return closing(Simulated(target))
-    if workers is None:
-        return nullcontext()
-    return closing(Workers(workers, threads, cold=cold, time_limit=TIME_LIMIT))
+    target: Target, workers: str | None, process: Process | None, threads: int, cold: bool
+) -> AbstractContextManager[Measurer]:
+    """By other machines, this one (`process`), or a simulation."""
+    how: dict[str, Any] = {"cold": cold, "time_limit": TIME_LIMIT}
+    if workers is not None:
+        return closing(Workers(workers, threads, **how))
+    if process is not None:
+        return nullcontext(Apart(process, threads, **how, hardware=hardware_of(target)))
+    return closing(Simulated(target))
 
 
 def _kernel(found: TunedTask) -> TunedKernel:

@@ -25,12 +25,36 @@ from typing import Any, NoReturn
 
 from .cores import pin
 
-Send = Callable[[object], None]
 NEARLY = 0.8  # share of its memory with which a crash is put down to the lack of more
 LARGEST = 8 << 30  # bytes that a child may take where the machine has them twice
 _NO_MEMORY = "the process was killed, as the system does when memory ends"
 _PR_SET_PDEATHSIG = 1
 _LISTEN = 0.1  # seconds
+_PAUSE = b"\n"  # an empty line
+
+
+class Parent:
+    """What a child may do besides its work: be heard, and wait for an answer."""
+
+    def __init__(self, stream: int, ears: int):
+        self._stream, self._ears = stream, ears
+
+    def send(self, message: object) -> None:
+        """A message must be JSON."""
+        self._write(json.dumps(message).encode() + b"\n")
+
+    def wait(self) -> None:
+        """Until `Child.go`."""
+        self._write(_PAUSE)
+        os.read(self._ears, 1)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._stream, view) :]
+
+
+Act = Callable[[Parent], None]
 
 
 @dataclass(frozen=True)
@@ -40,52 +64,51 @@ class Ending:
     messages: list[object]
     error: str
     detail: str
-    seconds: float  # from its start to its end
+    seconds: float  # from its start, or from when it was last told to go on, to its end
 
 
 class Child:
-    """Does `act(send)` in a process of its own, for `seconds` at most; what is sent must be JSON.
+    """Does `act(parent)` in a process of its own, for `seconds` at most; waiting for `go` does not count.
 
     memory   bytes that it may take beyond what this process has
     cpus     where it may run
     """
 
-    def __init__(
-        self, act: Callable[[Send], None], *, seconds: float, memory: int, cpus: Collection[int] = ()
-    ):
+    def __init__(self, act: Act, *, seconds: float, memory: int, cpus: Collection[int] = ()):
         self.limit = self._left = seconds
         self._enough = _resident_bytes() + NEARLY * memory
         self._started = self._seen = time.monotonic()
         self._data, self._ended = b"", False
         parent = os.getpid()
         self._stream, stream = os.pipe()
+        ears, self._voice = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
         try:
             with interrupts_later():
                 self._pid = os.fork()
                 if self._pid == 0:
-                    self._live(parent, act, stream, memory, cpus)
+                    self._live(parent, act, Parent(stream, ears), memory, cpus)
         except KeyboardInterrupt:
             self.end()
             raise
         finally:
             os.close(stream)
+            os.close(ears)
 
-    def _live(
-        self, parent: int, act: Callable[[Send], None], stream: int, memory: int, cpus: Collection[int]
-    ) -> NoReturn:
+    def _live(self, parent: int, act: Act, to_parent: Parent, memory: int, cpus: Collection[int]) -> NoReturn:
         try:
             os.close(self._stream)
+            os.close(self._voice)
             gc.disable()  # what the parent has would be copied page by page
             _silence()
             _confine(parent, memory, cpus)
-            act(lambda message: _send(stream, message))
+            act(to_parent)
         finally:
             os._exit(0)
 
     def over(self) -> bool:
-        """Whether it ended, or its time is over; takes what it has sent.
+        """Whether it ended or waits, or its time is over; takes what it has sent.
 
         Times at which this process was stopped do not count. Another child, forked meanwhile, may hold this
         one's pipe open: so the child itself is looked at as well.
@@ -101,12 +124,34 @@ class Child:
                 break
             self._data += part
         self._ended = self._ended or ended
-        return self._ended or self._left <= 0
+        return self._ended or self.waits or self._left <= 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it did when it was last looked at: for `go`."""
+        return self._data.endswith(b"\n" + _PAUSE)
+
+    @property
+    def seconds(self) -> float:
+        """Since it began, or since it was last told to go on."""
+        return time.monotonic() - self._started
+
+    def heard(self) -> list[object]:
+        """What it has sent until it was last looked at."""
+        return _messages(self._data)
+
+    def go(self) -> None:
+        """It need not wait any longer."""
+        self._data = self._data.removesuffix(_PAUSE)
+        self._started = self._seen = time.monotonic()
+        with suppress(BrokenPipeError):  # it has ended
+            os.write(self._voice, b"!")
 
     def end(self) -> Ending:
         """Nothing of it is left when this returns."""
-        seconds = time.monotonic() - self._started
+        seconds = self.seconds
         os.close(self._stream)
+        os.close(self._voice)
         _kill(self._pid)
         _, status, usage = os.wait4(self._pid, 0)
         error, detail = self._how(status, usage.ru_maxrss << 10)
@@ -223,16 +268,10 @@ def _kilobytes(file: str, name: str) -> int:
         return 0
 
 
-def _send(stream: int, message: object) -> None:
-    view = memoryview(json.dumps(message).encode() + b"\n")
-    while view:
-        view = view[os.write(stream, view) :]
-
-
 def _messages(data: bytes) -> list[object]:
     """Up to what is none: a process may write anything whose memory was spoilt."""
     found: list[object] = []
-    for line in data.split(b"\n")[:-1]:
+    for line in filter(None, data.split(b"\n")[:-1]):
         try:
             found.append(json.loads(line))
         except ValueError:

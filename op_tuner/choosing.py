@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from importlib.util import find_spec
 
 from ..compiler.kernel_task import KernelTask
 from .chooser import Chooser, Elsewhere
@@ -31,15 +32,17 @@ class Choosing:
     def __init__(
         self, strategy: str, objective: str, seed: int, prior: CostModel | None, idle: Collection[int]
     ):
-        self._strategy, self._seed = strategy, seed
-        self._learner = Learner(objective, seed, prior) if strategy == "annealing" else None
-        self._chooser = Chooser(self._here, idle) if idle and self._learner else None
+        self._strategy, self._objective, self._seed, self._prior = strategy, objective, seed, prior
+        self._learner: Learner | None = None
+        if self.learns and find_spec("xgboost") is None:
+            Learner(objective)  # says so
+        self._chooser = Chooser(self._here, idle) if idle and self.learns else None
         self._spent = 0.0
         self._choices: dict[Strategy, list[float]] = {}  # seconds
 
     @property
     def learns(self) -> bool:
-        return self._learner is not None
+        return self._strategy == "annealing"
 
     def strategy(self, task: KernelTask) -> Strategy:
         return self._here(task) if self._chooser is None else self._chooser.strategy(task)
@@ -64,7 +67,7 @@ class Choosing:
             strategy.ask(count)
             return self.ready(strategy)
         allowed = SHARE * (elapsed + whole) / 2  # the first choices tell most
-        return self._learner is None or self._spent + self._expected(strategy) <= allowed
+        return not self.learns or self._spent + self._expected(strategy) <= allowed
 
     def ready(self, strategy: Strategy) -> bool:
         """Whether a strategy that was asked need not be waited for."""
@@ -80,8 +83,9 @@ class Choosing:
             self._chooser.close()
 
     def _here(self, task: KernelTask) -> Random:
-        """In this process, or the one that chooses."""
-        if self._learner is not None:
+        """In this process, or the one that chooses: importing xgboost takes a second."""
+        if self.learns:
+            self._learner = self._learner or Learner(self._objective, self._seed, self._prior)
             return Learning(Space(task), self._learner, self._seed)
         return {"genetic": Genetic, "random": Random}[self._strategy](Space(task), self._seed)
 

@@ -1,7 +1,7 @@
 """Measuring in child processes: whatever a candidate does, it ends as a recorded outcome.
 
-    build   one process a candidate, on cores that do not measure
-    run     one at a time, alone on its cores: checks, warms up, repeats
+    build   one process a candidate, on cores that do not measure; it then waits
+    run     the same process, one at a time, alone on its cores: checks, warms up, repeats
 
 Either candidates are built on spare cores while others are measured, or all of a batch are built first on
 every core: whichever takes less time, by what building and running have taken so far.
@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -23,8 +23,8 @@ from ..compiler.build_kernel import Kernel
 from ..compiler.codegen.kernel_code import Launch, Step
 from ..compiler.kernel_task import Config, KernelTask
 from ..settings import OPENCL_CACHE
-from .child import Child, Ending, Send, memory_limit
-from .cores import Cores, divide, keeping_to
+from .child import Act, Child, Ending, Parent, memory_limit
+from .cores import Cores, divide, keeping_to, pin
 from .hardware import Hardware, this_hardware
 from .measure import SECONDS, Built, Measurement, Recorder, build, require_runnable, run, touching
 from .operands import operands
@@ -50,6 +50,7 @@ class Local:
 
     memory   bytes that a candidate may take (default: half of what is there, at most 8 GiB)
     hardware that the times are of (default: this machine)
+    stopped  asked again and again; once it is true, candidates are ended and nothing more is measured
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class Local:
         time_limit: float = TIME_LIMIT,
         memory: int | None = None,
         hardware: Hardware | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ):
         self.threads, self.check, self.time_limit, self.memory = threads, check, time_limit, memory
         self.options = {"threads": threads, "cold": cold, "seconds": seconds, "check": check}
         self.hardware = hardware or this_hardware()
+        self.stopped = stopped
         self.spans = Spans()
         self.idle = divide(threads).spare
         self._took = USUAL
@@ -127,6 +130,14 @@ class Spans:
         now = time.monotonic()
         self._spans.append((now - seconds, now))
 
+    def taken(self) -> list[tuple[float, float]]:
+        """What was added since this was last asked, no longer kept: for `extend` in another process."""
+        spans, self._spans = self._spans, []
+        return spans
+
+    def extend(self, spans: Sequence[tuple[float, float]]) -> None:
+        self._spans += spans
+
     @property
     def seconds(self) -> float:
         total, end = 0.0, -math.inf
@@ -142,10 +153,10 @@ class _Job:
 
     position: int
     candidate: Candidate
-    left: float  # seconds
     config: dict[str, object] = field(default_factory=dict)
-    built: Built | None = None
+    kernel: Kernel | None = None
     building: float = 0.0
+    messages: int = 0  # that were heard of building
 
 
 class _Batch:
@@ -153,132 +164,154 @@ class _Batch:
         self.measurer, self.cores, self.in_turn = measurer, cores, in_turn
         self.building_on = cores.spare | cores.measuring if in_turn else cores.spare
         self.builders = min(MOST_BUILDERS, len(self.building_on))
-        self.waiting = deque(_Job(n, c, measurer.time_limit) for n, c in enumerate(candidates))
-        self.built: deque[_Job] = deque()
+        self.waiting = deque(_Job(n, c) for n, c in enumerate(candidates))
         self.building: list[tuple[Child, _Job]] = []
+        self.built: deque[tuple[Child, _Job]] = deque()
         self.running: list[tuple[Child, _Job]] = []
+        self.leaving: list[Child] = []  # with nothing left to do but to end
 
     def __iter__(self) -> Generator[tuple[int, Measurement], None, None]:
         try:
-            while self.waiting or self.built or self.building or self.running:
-                self._start()
+            self._start()
+            while (self.building or self.running) and not self.measurer.stopped():
                 Child.wait([child for child, _ in self.building + self.running])
-                yield from self._collect()
+                found = list(self._collect())
+                self._start()  # while someone listens, and what has been measured ends
+                yield from found
         finally:
-            for child, _ in self.building + self.running:
+            for child in (*self.leaving, *(c for c, _ in (*self.building, *self.built, *self.running))):
                 child.end()
 
     def _start(self) -> None:
+        check = self.measurer.check
         while self.waiting and len(self.building) < self.builders and not (self.in_turn and self.running):
             job = self.waiting.popleft()
-            self.building.append((self._child(job, _building(job), self.building_on), job))
-            operands(
-                job.candidate.task, self.measurer.check
-            )  # here, so that the child that runs it finds them
+            operands(job.candidate.task, check)  # here, so that the child finds them
+            self.building.append((self._child(job), job))
         if self.built and not self.running and not (self.in_turn and (self.waiting or self.building)):
-            job = self.built.popleft()
-            assert job.built is not None
-            act = _running(job.candidate, job.built, self.measurer.options)
-            self.running.append((self._child(job, act, self.cores.measuring), job))
+            self.running.append(self.built.popleft())
+            self.running[0][0].go()
+        elif self.building and self.waiting:
+            operands(self.waiting[0].candidate.task, check)
 
-    def _child(self, job: _Job, act: Any, cpus: frozenset[int]) -> Child:
-        memory = self.measurer.memory or memory_limit()
-        return Child(act, seconds=job.left, memory=memory, cpus=cpus)
+    def _child(self, job: _Job) -> Child:
+        measurer = self.measurer
+        act = _acting(job.candidate, measurer.options, self.cores.measuring)
+        memory = measurer.memory or memory_limit()
+        return Child(act, seconds=measurer.time_limit, memory=memory, cpus=self.building_on)
 
     def _collect(self) -> Generator[tuple[int, Measurement], None, None]:
         for entry in [e for e in self.building if e[0].over()]:
             self.building.remove(entry)
             child, job = entry
-            ending = child.end()
-            result = self._heard(job, ending)
-            job.building = self._took(ending)
-            job.left -= ending.seconds
-            if isinstance(result, Built):
-                job.built = result
-                self.built.append(job)
+            messages = child.heard()
+            if child.waits and _kernel_of(job, messages):
+                job.building = self._took(messages, 0.0)
+                job.messages = len(messages)
+                self.built.append(entry)
             else:
-                yield job.position, replace(result, building=job.building)
+                ending = child.end()
+                result = _result(job, ending.messages, ending.error, ending.detail)
+                yield job.position, replace(result, building=self._took(ending.messages, ending.seconds))
+        while self.leaving:
+            self.leaving.pop().end()
         for child, job in [e for e in self.running if e[0].over()]:
             self.running.clear()
-            ending = child.end()
-            result = self._heard(job, ending)
-            assert isinstance(result, Measurement) and job.built is not None
-            kernel = job.built.kernel
-            yield (
-                job.position,
-                replace(result, building=job.building, running=self._took(ending), kernel=kernel),
-            )
+            ending = self._leave(child)
+            messages = ending.messages[job.messages :]
+            result = _result(job, messages, ending.error, ending.detail)
+            running = self._took(messages, ending.seconds)
+            yield job.position, replace(result, building=job.building, running=running, kernel=job.kernel)
 
-    def _took(self, ending: Ending) -> float:
+    def _leave(self, child: Child) -> Ending:
+        """Of a child that is ended, or that has said what it measured and may take its time to end."""
+        if not child.waits:
+            return child.end()
+        found = Ending(child.heard(), "exit", "", child.seconds)
+        child.go()
+        self.leaving.append(child)
+        return found
+
+    def _took(self, messages: Sequence[object], whole: float) -> float:
         """Seconds that the candidate took; without those that its process did, where it says so."""
-        said = [m["seconds"] for m in ending.messages if isinstance(m, dict) and "seconds" in m]
-        seconds = float(said[-1]) if said else ending.seconds
+        said = [m["seconds"] for m in messages if isinstance(m, dict) and "seconds" in m]
+        seconds = float(said[-1]) if said else whole
         self.measurer.spans.add(seconds)
         return seconds
 
-    def _heard(self, job: _Job, ending: Ending) -> Built | Measurement:
-        with suppress(TypeError, ValueError, KeyError):  # a process whose memory was spoilt may say anything
-            for message in ending.messages:
-                if isinstance(message, list):
-                    job.config[str(message[0])] = tuples(message[1])
-                elif isinstance(message, dict) and "built" in message:
-                    return _built(message["built"], job.config)
-                elif isinstance(message, dict):
-                    return Measurement(**{**message["measured"], "config": job.config})
-        return Measurement.failed(ending.error, ending.detail, job.config)
+
+def _kernel_of(job: _Job, messages: Sequence[object]) -> bool:
+    """Whether a kernel has been built; learns the config's answers."""
+    with suppress(TypeError, ValueError, KeyError):  # a process whose memory was spoilt may say anything
+        for message in messages:
+            if isinstance(message, list):
+                job.config[str(message[0])] = tuples(message[1])
+            elif isinstance(message, dict):
+                job.kernel = _kernel(message["built"])
+    return job.kernel is not None
 
 
-def _building(job: _Job) -> Any:
-    task, config = job.candidate.task, job.candidate.config
-
-    def act(send: Send) -> None:
-        started = time.monotonic()
-        asked = _Telling(config, send)
-        try:
-            result = build(task, asked)
-        except MemoryError as error:
-            result = Measurement.failed("memory", str(error))
-        message = {"built": _plain(result)} if isinstance(result, Built) else {"measured": asdict(result)}
-        send({**message, "seconds": time.monotonic() - started})
-
-    return act
+def _result(job: _Job, messages: Sequence[object], error: str, detail: str) -> Measurement:
+    """What the candidate says, else how its process ended."""
+    with suppress(TypeError, ValueError, KeyError):
+        for message in messages:
+            if isinstance(message, dict):
+                return Measurement(**{**message["measured"], "config": job.config})
+            if isinstance(message, list):
+                job.config[str(message[0])] = tuples(message[1])
+    return Measurement.failed(error, detail, job.config)
 
 
-def _running(candidate: Candidate, built: Built, options: dict[str, Any]) -> Any:
-    def act(send: Send) -> None:
-        started = time.monotonic()
-        os.environ[OPENCL_CACHE.name] = "0"  # nobody asks for most candidates again
-        try:
-            result = run(candidate.task, built, beat=candidate.beat, **options)
-        except MemoryError as error:
-            result = Measurement.failed("memory", str(error))
-        except Exception as error:
-            result = Measurement.failed("build", f"{type(error).__name__}: {error}")
-        send({"measured": {**asdict(result), "config": None}, "seconds": time.monotonic() - started})
+def _acting(candidate: Candidate, options: dict[str, Any], measuring: Collection[int]) -> Act:
+    """Builds a candidate, waits, and measures it on these CPUs."""
+
+    def act(parent: Parent) -> None:
+        result = _timed(parent, lambda: build(candidate.task, _Telling(candidate.config, parent)))
+        if isinstance(result, Built):
+            parent.wait()
+            pin(measuring)
+            os.environ[OPENCL_CACHE.name] = "0"  # nobody asks for most candidates again
+            _timed(parent, lambda: run(candidate.task, result, beat=candidate.beat, **options))
+            parent.wait()
 
     return act
+
+
+def _timed(parent: Parent, work: Callable[[], Built | Measurement]) -> Built | Measurement:
+    """Does it, and tells what came out and how long that took."""
+    started = time.monotonic()
+    result: Built | Measurement
+    try:
+        result = work()
+    except MemoryError as error:
+        result = Measurement.failed("memory", str(error))
+    except Exception as error:
+        result = Measurement.failed("build", f"{type(error).__name__}: {error}")
+    said = {"built": _plain(result.kernel)} if isinstance(result, Built) else {"measured": _bare(result)}
+    parent.send({**said, "seconds": time.monotonic() - started})
+    return result
+
+
+def _bare(result: Measurement) -> dict[str, Any]:
+    """Without its config, whose answers have been told."""
+    return {**asdict(replace(result, config={}, kernel=None)), "config": None}
 
 
 class _Telling(Recorder):
     """Tells every answer as it is given, so that a crash can be put down to them."""
 
-    def __init__(self, config: Config, send: Send):
+    def __init__(self, config: Config, parent: Parent):
         super().__init__(config)
-        self._send = send
+        self._parent = parent
 
     def choose(self, knob, options, default):  # type: ignore[no-untyped-def]
         answer = super().choose(knob, options, default)
-        self._send([knob, self.chosen[knob]])
+        self._parent.send([knob, self.chosen[knob]])
         return answer
 
 
-def _plain(built: Built) -> dict[str, Any]:
-    kernel = asdict(built.kernel)
-    return {
-        "kernel": {**kernel, "object": base64.b64encode(built.kernel.object).decode()},
-        "sizes": built.sizes,
-        "program": base64.b64encode(built.program).decode(),
-    }
+def _plain(kernel: Kernel) -> dict[str, Any]:
+    return {**asdict(kernel), "object": base64.b64encode(kernel.object).decode()}
 
 
 def _launch(data: dict[str, Any] | None) -> Launch | None:
@@ -287,8 +320,6 @@ def _launch(data: dict[str, Any] | None) -> Launch | None:
     return Launch(tuple(data["grid"]), tuple(data["block"]), data["shared"], data["reports"])
 
 
-def _built(data: dict[str, Any], config: dict[str, object]) -> Built:
-    k = data["kernel"]
-    steps = tuple(Step(**{**step, "launch": _launch(step["launch"])}) for step in k["steps"])
-    kernel = Kernel(k["name"], base64.b64decode(k["object"]), steps, tuple(k["temps"]), k["gang"])
-    return Built(kernel, tuple(data["sizes"]), config, base64.b64decode(data["program"]))
+def _kernel(data: dict[str, Any]) -> Kernel:
+    steps = tuple(Step(**{**step, "launch": _launch(step["launch"])}) for step in data["steps"])
+    return Kernel(data["name"], base64.b64decode(data["object"]), steps, tuple(data["temps"]), data["gang"])

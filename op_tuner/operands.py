@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,8 @@ from . import check
 
 SMALL = 8  # integers of 32 bits and more that index nothing are below this, to keep sums and shifts in range
 
+KEPT = 256 << 20  # bytes of operands that are kept
+
 
 @dataclass(frozen=True)
 class Operands:
@@ -36,6 +37,11 @@ class Operands:
     outputs: tuple[TensorType, ...]  # with layouts
     expected: tuple[check.Expected, ...] | None
 
+    @property
+    def nbytes(self) -> int:
+        checks = sum(e.at.nbytes + e.want.nbytes for e in self.expected or ())
+        return checks + sum(array.nbytes for array in self.arrays)
+
     def error(self, physical: list[np.ndarray]) -> str:
         """What is wrong with the outputs; empty if nothing is."""
         for type, want, got in zip(self.outputs, self.expected or (), physical):
@@ -46,10 +52,19 @@ class Operands:
         return ""
 
 
-@lru_cache(maxsize=4)
+_kept: dict[Hashable, Operands] = {}
+
+
 def operands(task: KernelTask, checked: bool = True) -> Operands:
-    """Those of the task; the last few are kept, since a tuner measures one task many times."""
-    return _of_program(task, checked) if task.expr is None else _of_expr(task, checked)
+    """Those of the task; the latest are kept, since a tuner measures one task many times."""
+    key = (task if task.expr is None else (task.digest, task.target), checked)
+    found = _kept.pop(key, None)
+    if found is None:
+        found = _of_program(task, checked) if task.expr is None else _of_expr(task, checked)
+    _kept[key] = found
+    while len(_kept) > 1 and sum(each.nbytes for each in _kept.values()) > KEPT:
+        del _kept[next(iter(_kept))]
+    return found
 
 
 def _of_expr(task: KernelTask, checked: bool) -> Operands:

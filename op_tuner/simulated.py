@@ -28,7 +28,7 @@ from ..compiler.target import Target
 from ..errors import BurnishError, ToolError
 from ..runtime.build import link_module
 from ..runtime.toolchain import find_compiler
-from .child import Child, Ending, Send, memory_limit
+from .child import Child, Ending, Parent, memory_limit
 from .hardware import Hardware
 from .isolate import Candidate, Spans
 from .measure import Built, Measurement, Recorder, build, plan_of, touching
@@ -118,9 +118,9 @@ class Simulated:
             self.spans.add(ending.seconds)
             yield position, _measurement(ending)
 
-    def _report(self, candidate: Candidate, send: Send) -> None:
+    def _report(self, candidate: Candidate, parent: Parent) -> None:
         result = self.measure(candidate)
-        send(asdict(replace(result, kernel=None)))
+        parent.send(asdict(replace(result, kernel=None)))
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Builds, checks and counts a candidate in this process."""

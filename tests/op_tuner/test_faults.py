@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 import time
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from burnish.compiler.ir import loops as L
@@ -14,6 +16,7 @@ from burnish.compiler.ir.loops import Alloc, Buffer, For, If, Store
 from burnish.compiler.ir.scalar import Load, Var, const
 from burnish.compiler.ir.types import F32
 from burnish.compiler.templates import naive, registry
+from burnish.op_tuner.apart import Apart, Process
 from burnish.op_tuner.isolate import Local
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.tuned_task import Wanted
@@ -118,14 +121,33 @@ def points(acts):
     return [(("act", act), ("lanes", 8), ("grain", 4096)) for act in acts]
 
 
-@pytest.mark.parametrize("in_turn", [True, False])
-def test_every_planted_fault_is_recorded_as_what_it_is(tmp_path, planted, monkeypatch, in_turn):
+@contextmanager
+def measurer(apart, **options):
+    """In this process, or one of its own."""
+    if not apart:
+        yield Local(1, seconds=0.001, **options)
+        return
+    with closing(Process()) as process:
+        yield Apart(process, 1, seconds=0.001, **options)
+        assert not children(process.pid), "candidates of a tuner that has stopped"
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+@pytest.mark.parametrize(("in_turn", "apart"), [(True, False), (False, False), (False, True)])
+def test_every_planted_fault_is_recorded_as_what_it_is(tmp_path, planted, monkeypatch, in_turn, apart):
     """All built before, or while others are measured where a core is spare."""
     monkeypatch.setattr(Local, "_in_turn", lambda self, cores: in_turn or not cores.spare)
+    with measurer(apart, time_limit=LIMIT, memory=1 << 28) as measure:
+        check_faults(tmp_path, monkeypatch, measure)
+
+
+def check_faults(tmp_path, monkeypatch, measure):
     faults = {**BUILDING, **RUNNING}
     before = os.sched_getaffinity(0)
     records = Records(tmp_path / "records.jsonl", shipped=False)
-    measure = Local(1, seconds=0.001, time_limit=LIMIT, memory=1 << 28)
     tuner = Tuner([Wanted(double(), 1, 1)], records, threads=1, strategy="random", measure=measure)
     wanted = iter([points(faults), points(GOOD[1:]), []])
     monkeypatch.setattr(tuner.tasks[0].strategy, "propose", lambda count: next(wanted))
@@ -146,11 +168,16 @@ def test_every_planted_fault_is_recorded_as_what_it_is(tmp_path, planted, monkey
     assert again.tasks[0].failed == set(points(faults))
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("act", ["hang", "endless"])
-def test_a_tuner_that_is_stopped_leaves_no_process(tmp_path, planted, monkeypatch, act):
+def test_a_tuner_that_is_stopped_leaves_no_process(tmp_path, planted, monkeypatch, act, apart):
     """While a candidate is built, or run."""
+    with measurer(apart) as measure:
+        check_stopped(tmp_path, monkeypatch, measure, act)
+
+
+def check_stopped(tmp_path, monkeypatch, measure, act):
     records = Records(tmp_path / "records.jsonl", shipped=False)
-    measure = Local(1, seconds=0.001)
     tuner = Tuner([Wanted(double(), 1, 1)], records, threads=1, strategy="random", measure=measure)
     monkeypatch.setattr(tuner.tasks[0].strategy, "propose", lambda count: points([act]))
 

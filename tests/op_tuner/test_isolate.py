@@ -16,7 +16,7 @@ from burnish.compiler.ops.sorting import TopK
 from burnish.op_tuner.child import Child
 from burnish.op_tuner.isolate import measure_isolated
 
-from .tasks import Doing, double, hang, hoard, leave, op_task
+from .tasks import Doing, alive, double, hang, hoard, leave, op_task
 
 QUICK = {"threads": 1, "seconds": 0.001}
 
@@ -96,15 +96,6 @@ def test_the_child_ends_with_its_parent():
             break
         time.sleep(0.02)
     assert not alive(child)
-
-
-def alive(pid: int) -> bool:
-    """A zombie that its new parent has not collected yet is dead."""
-    try:
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_an_interrupt_while_forking():

@@ -20,6 +20,7 @@ from burnish.compiler.ops.sorting import TopK
 from burnish.compiler.target import get_target
 from burnish.errors import InputError
 from burnish.op_tuner import check
+from burnish.op_tuner import operands as operands_module
 from burnish.op_tuner.measure import measure
 from burnish.op_tuner.operands import index_bounds, operands
 
@@ -156,3 +157,17 @@ def test_sums_of_the_naive_template_race_with_nobody():
 
 def test_empty_tensors():
     assert measure(double(0), DefaultConfig(), **QUICK).error is None
+
+
+def test_the_latest_operands_are_kept(monkeypatch):
+    """As many as there is room for, one at least."""
+    tasks = [double(size) for size in (1000, 1001, 1002)]
+    room = [3 * operands(task).nbytes for task in tasks]
+    assert operands(tasks[0]) is operands(double(1000)), "tasks are compared, not objects"
+    monkeypatch.setattr(operands_module, "KEPT", room[0] * 2 // 3 + 100)
+    first, second = operands(tasks[0]), operands(tasks[1])
+    assert operands(tasks[0]) is first
+    operands(tasks[2])
+    assert operands(tasks[0]) is first and operands(tasks[1]) is not second, "the oldest goes"
+    monkeypatch.setattr(operands_module, "KEPT", 0)
+    assert operands(tasks[2]) is operands(tasks[2])
