@@ -56,7 +56,7 @@ def choices(name: str, model: Any, target: Target, threads: int) -> list[Workloa
     block = target.lanes(4)
     found: dict[str, Workload] = {}
     for node in graph.nodes:
-        for decision in alternatives(graph, node, block) if decides(node) else ():
+        for decision in alternatives(graph, node, block, kind=target.kind) if decides(node) else ():
             if decision.writes == KEPT:
                 continue  # the second of a pair is the task of both
             task = decided_task(graph, node, decision, target, threads)

@@ -163,9 +163,12 @@ class _Items:
                 algorithm=self._algorithm(node, decision),
                 predicted=self.predicted.node(graph, node, decision),
                 local=self._local(n, node, decision),
-                choices=len(alternatives(graph, node, self.block, self.options.accuracy)),
+                choices=len(self._alternatives(node)),
             )
         self.found.append(item)
+
+    def _alternatives(self, node: Node) -> list[Decision]:
+        return alternatives(self.graph, node, self.block, self.options.accuracy, self.predicted.kind)
 
     @property
     def block(self) -> int:

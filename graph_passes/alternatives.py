@@ -42,8 +42,10 @@ def layouts_of(rank: int, block: int) -> tuple[Layout, ...]:
     )
 
 
-def alternatives(graph: Graph, node: Node, block: int, accuracy: float = ACCURACY) -> list[Decision]:
-    """At least one; the first is always right."""
+def alternatives(
+    graph: Graph, node: Node, block: int, accuracy: float = ACCURACY, kind: str = "cpu"
+) -> list[Decision]:
+    """At least one; the first is always right. `kind` is the target's."""
     if flattens(graph, node, block):
         rank = graph.types[node.reads[0]].rank
         return [Decision(), *(Decision(lay, None) for lay in layouts_of(rank, block))]
@@ -55,7 +57,7 @@ def alternatives(graph: Graph, node: Node, block: int, accuracy: float = ACCURAC
     data = anchor.inputs[0] or ""
     may_read = data in node.reads and may_move(graph, data, block)
     for algorithm in ALGORITHMS.values():
-        if algorithm.error > accuracy or not algorithm.fits(op, block):
+        if algorithm.kind != kind or algorithm.error > accuracy or not algorithm.fits(op, block):
             continue
         if all(_may_pack(graph, op, op.graph.inputs[n]) for n in algorithm.weights(op, block)):
             pairs = algorithm.layouts(op, block)

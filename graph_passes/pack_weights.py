@@ -24,7 +24,8 @@ from .pairs import KEPT
 @dataclass
 class Packer:
     """`constants` and `types` collect packed weights, `setup` the operators that make them of other
-    constants, where there are such; `flattened` names values flat in a layout's order.
+    constants, where there are such; `flattened` names values flat in a layout's order. Without `values` the
+    packed weights are zeros of the right shape: for who asks for types alone.
     """
 
     graph: Graph
@@ -33,6 +34,7 @@ class Packer:
     types: dict[str, TensorType] = field(default_factory=dict)
     setup: dict[str, Node] = field(default_factory=dict)  # by what it makes
     flattened: dict[str, Layout] = field(default_factory=dict)
+    values: bool = True
 
     def pack(self, node: Node, decision: Decision) -> Node:
         """The node with its constant weights packed for the decision."""
@@ -47,9 +49,17 @@ class Packer:
         return replace(node, inputs=tuple(inputs))
 
     def _laid_out(self, value: str, layout: Layout) -> str:
-        array = layout.pack(self._constant(value))
+        array = self._packed(value, layout)
         type = replace(self._type(value), layout=layout)
         return self._make(f"{value}@{layout}", array, type, Identity(), value)
+
+    def _packed(self, value: str, pack: Pack | Layout) -> np.ndarray:
+        array = self._constant(value)
+        if self.values or not isinstance(pack, Op | Layout):
+            return pack.pack(array) if isinstance(pack, Layout) else pack(array)
+        if isinstance(pack, Layout):
+            return np.broadcast_to(array.dtype.type(0), pack.physical_shape(array.shape))
+        return np.broadcast_to(np.float32(0), pack.infer(self._type(value))[0].dims)
 
     def _constant(self, value: str) -> np.ndarray:
         return self.constants[value] if value in self.constants else self.graph.constants[value]
@@ -102,7 +112,7 @@ class Packer:
             if isinstance(pack, Layout):
                 inputs[position] = self._laid_out(value, pack)
                 continue
-            array = pack(self._constant(value))
+            array = self._packed(value, pack)
             packed = f"{value}@{algorithm}", array, TensorType(F32, array.shape)
             if isinstance(pack, Op):
                 inputs[position] = self._make(*packed, pack, value)

@@ -37,6 +37,10 @@ MODES = ("global", "local", "fixed")
 class Cost(Protocol):
     """Costs in one unit, whichever it is; infinite for what the target cannot do."""
 
+    @property
+    def kind(self) -> str:
+        """Of the target: cpu or gpu."""
+
     def node(self, graph: Graph, node: Node, decision: Decision) -> float: ...
 
     def conversion(self, graph: Graph, value: str, source: Layout | None, target: Layout | None) -> float: ...
@@ -178,7 +182,8 @@ class Planner:
         self.options: dict[int, list[Decision]] = {}
         self.costs: dict[int, np.ndarray] = {}
         for n, node in enumerate(graph.nodes):
-            priced = [(d, cost.node(graph, node, d)) for d in alternatives(graph, node, block, accuracy)]
+            decisions = alternatives(graph, node, block, accuracy, cost.kind)
+            priced = [(d, cost.node(graph, node, d)) for d in decisions]
             possible = [p for p in priced if np.isfinite(p[1])] or priced
             self.options[n] = [d for d, _ in possible]
             self.costs[n] = np.array([seconds for _, seconds in possible])

@@ -7,7 +7,7 @@ between machines (docs/performance.md has the figures), so that their balance fo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 
 import numpy as np
 
@@ -64,6 +64,10 @@ class PredictedCost:
     threads: int
 
     @property
+    def kind(self) -> str:
+        return self.target.kind
+
+    @property
     def model(self) -> str:
         return MODEL
 
@@ -74,13 +78,11 @@ class PredictedCost:
         return self.target.lanes(4) * multiply_adds
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
-        """0 for operators that the model does not know, infinite for what the target has no template for."""
+        """0 for operators that the model does not know."""
         if not decides(node) or decision.writes == KEPT:  # the second of a pair costs both
             return 0.0
         if decision.reads == KEPT:
             return self._pair(graph, node, decision)
-        if decision.algorithm in ALGORITHMS and ALGORITHMS[decision.algorithm].kind != self.target.kind:
-            return inf
         if decision.reads == decision.writes and joins_in_place(graph, node, decision.reads):
             return 0.0
         op = fused(graph, node)

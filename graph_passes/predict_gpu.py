@@ -10,7 +10,6 @@ from ..compiler.ir.types import Layout
 from ..compiler.kernel_task import DefaultConfig, KernelTask
 from ..compiler.lower.lower import scheduled
 from ..compiler.target import Gpu, Target
-from ..compiler.templates.registry import ALGORITHMS
 from .alternatives import Decision, decides
 from .gpu_time import program_time
 from .pairs import KEPT
@@ -42,9 +41,8 @@ class PredictedGpuCost(PredictedCost):
         return self.target.gpu
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
-        """0 for operators that are no choice, infinite for what there are only CPU templates for."""
-        algorithm = ALGORITHMS.get(decision.algorithm)
-        if KEPT in (decision.reads, decision.writes) or (algorithm and algorithm.kind != "gpu"):
+        """0 for operators that are no choice, infinite for pairs, which only CPUs have templates for."""
+        if KEPT in (decision.reads, decision.writes):
             return inf
         if not decides(node):
             return 0.0

@@ -58,6 +58,10 @@ class TaskCost:
     copies: Mapping[tuple[TensorType, Layout | None, Layout | None], Price]
     doubtful: frozenset[Choice] = field(default=frozenset())
 
+    @property
+    def kind(self) -> str:
+        return self.predicted.kind
+
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
         price = self.price(graph, node, decision)
         doubt = min(max(price.spread, LEAST_DOUBT), MOST_DOUBT)
@@ -122,7 +126,7 @@ def plan_choices(graph: Graph, predicted: PredictedCost, options: PlanOptions, c
         (node.outputs, decision): (node, predicted.node(graph, node, decision))
         for n, node in enumerate(graph.nodes)
         if decides(node) or n not in views
-        for decision in alternatives(graph, node, block, options.accuracy)
+        for decision in alternatives(graph, node, block, options.accuracy, predicted.kind)
         if decision.writes != KEPT  # the second of a pair costs both
     }
     tasks = {
@@ -209,7 +213,7 @@ def decided_task(graph: Graph, node: Node, decision: Decision, target: Target, t
 
     That of the second node of a pair is the task of both.
     """
-    packer = Packer(graph, target.lanes(4))
+    packer = Packer(graph, target.lanes(4), values=False)
     packed = packer.pack(node, decision)
     parts = [(node, decision)]
     if decision.reads == KEPT:

@@ -12,6 +12,7 @@ from ..kernel_task import KernelTask
 from . import direct, fourier, kn2row, map, naive, patches, recurrence, rows, strips, winograd
 from .algorithm import Algorithm
 from .gpu import bind, blocks, cells, grid, tiles, window
+from .gpu import winograd as gpu_winograd
 
 TEMPLATES: dict[str, ModuleType] = {
     "winograd": winograd,
@@ -28,6 +29,7 @@ TEMPLATES: dict[str, ModuleType] = {
 """Those for CPUs, the most specific first."""
 
 GPU_TEMPLATES: dict[str, ModuleType] = {
+    "gpu_winograd": gpu_winograd,
     "cells": cells,
     "tiles": tiles,
     "window": window,

@@ -128,7 +128,7 @@ def items_of(case: Case, target: Target, wanted: str) -> list[Item]:
     graph = graph_of(case, w, bias)
     (node,) = graph.nodes
     algorithm, block = ALGORITHMS[wanted], target.lanes(4)
-    if not algorithm.fits(node.op, block):
+    if algorithm.kind != target.kind or not algorithm.fits(node.op, block):
         return []
     given = {"x": x, "r": r, **graph.constants}
     arrays = tuple(given[value] for value in node.reads)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from burnish.compiler.build_kernel import generate
-from burnish.compiler.lower.lower import finished
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.lower.lower import finished, scheduled
 from burnish.compiler.target import get_target
 
+from . import test_winograd
 from .amdgcn import compiled, compiler, sources_of
 from .cases import build
 from .test_cases import sample
@@ -31,6 +33,13 @@ def test_operators_compile():
     programs = [p for b in built for node in b.programs for p in node.values()]
     kernels = compiled([generate(finished(p, TARGET), TARGET).ir for p in programs], TARGET)
     assert len(kernels) >= len(programs) - 10  # those of empty tensors have none
+
+
+def test_winograd_spills_nothing():
+    found = test_winograd.items(test_winograd.CASES[3:4], TARGET.name)
+    programs = [scheduled(item.task, DefaultConfig()) for item in found]
+    kernels = compiled([generate(finished(p, TARGET), TARGET).ir for p in programs], TARGET)
+    assert len(kernels) == 3 * len(found) and all(k.spilt == k.private == 0 for k in kernels), kernels
 
 
 def test_what_does_not_compile_says_why():

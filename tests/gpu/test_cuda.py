@@ -8,12 +8,13 @@ import pytest
 from burnish.compiler.build_kernel import generate
 from burnish.compiler.codegen.c_dialect import module_source
 from burnish.compiler.codegen.cuda import DIALECT, OPTIONS
-from burnish.compiler.lower.lower import finished
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.lower.lower import finished, scheduled
 from burnish.compiler.target import get_target
 from burnish.errors import ToolError
 from burnish.runtime.nvcc import fatbin
 
-from . import test_cells, test_window
+from . import test_cells, test_window, test_winograd
 from .cases import build
 from .nvcc import compiled, sources_of
 from .test_cases import sample
@@ -44,8 +45,10 @@ def test_templates_spill_nothing():
     cases = [(c, "window") for c in test_window.CASES[:5]] + [(test_cells.CASES[4], "cells")]
     built = [build(case, target, f"k{n}", only=only) for n, (case, only) in enumerate(cases)]
     programs = [p for b in built for node in b.programs for p in node.values()]
+    convolutions = test_winograd.items(test_winograd.CASES[3:4], target.name)
+    programs += [scheduled(item.task, DefaultConfig()) for item in convolutions]
     kernels = compiled([generate(finished(p, target), target).ir for p in programs], target)
-    assert len(kernels) > len(cases)
+    assert len(kernels) > len(cases) + 3 * len(convolutions)
     assert all(k.spilt == k.stack == 0 and k.registers <= 128 for k in kernels), kernels
 
 

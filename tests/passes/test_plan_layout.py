@@ -96,6 +96,7 @@ class RandomCost:
     """Costs without reason, the same for the same question."""
 
     seed: int
+    kind = "cpu"
 
     def _draw(self, *key: object) -> float:
         seed = zlib.crc32(repr((self.seed, *map(str, key))).encode())

@@ -13,7 +13,7 @@ blocks for the GPU, several of them split the sum, and a second kernel adds up w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir import scalar as s
@@ -71,15 +71,19 @@ def matches(task: KernelTask) -> bool:
 def params(task: KernelTask, cfg: Config) -> Params:
     p, gpu = main_product(task), task.target.gpu
     assert p is not None and gpu is not None
+    return asked(p, gpu, cfg, parts_of(p))
+
+
+def asked(p: Product, gpu: Gpu, cfg: Config, parts: Sequence[int]) -> Params:
+    """`parts`: in how many the sum may be split."""
     shared = cfg.choose("shared", (True, False) if gpu.shared else (False,), gpu.shared > 0)
-    ranked = ranked_tiles(p, gpu, shared)
+    ranked = ranked_tiles(p, gpu, shared, parts)
     tile = Tile(*cfg.choose("tile", tuple((t.threads, t.elements) for t in ranked), _pair(ranked[0])))
     depths = [d for d in (4, 8, 16, 32) if fits_shared(p, tile, d, gpu)] if shared else [1]
     depth = cfg.choose("depth", depths, max(d for d in depths if d <= 16))
     lanes = [n for n in (1, 2, 4) if tile.elements[1] % n == 0]
     lane = cfg.choose("lane", lanes, lanes[-1] if shared else 1)
-    parts = cfg.choose("parts", parts_of(p), best_parts(p, tile, gpu))
-    return Params(tile, shared, depth, lane, parts)
+    return Params(tile, shared, depth, lane, cfg.choose("parts", parts, best_parts(p, tile, gpu, parts)))
 
 
 def _pair(tile: Tile) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -121,10 +125,10 @@ def added_up(product: Product, parts: Buffer) -> list[Stage]:
 # --- the choice of a tile -------------------------------------------------------------------------------
 
 
-def ranked_tiles(p: Product, gpu: Gpu, shared: bool) -> list[Tile]:
+def ranked_tiles(p: Product, gpu: Gpu, shared: bool, parts: Sequence[int]) -> list[Tile]:
     """The tiles that fit the GPU, those with the least predicted time first."""
     found = [Tile(g, e) for g in _GRIDS for e in _SHAPES if fits(p, Tile(g, e), gpu, shared)]
-    return sorted(found, key=lambda t: predicted_time(p, t, gpu, best_parts(p, t, gpu)))
+    return sorted(found, key=lambda t: predicted_time(p, t, gpu, best_parts(p, t, gpu, parts)))
 
 
 def fits(p: Product, tile: Tile, gpu: Gpu, shared: bool) -> bool:
@@ -145,8 +149,8 @@ def parts_of(p: Product) -> list[int]:
     return [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or p.sizes[3] // n >= SHORTEST_PART]
 
 
-def best_parts(p: Product, tile: Tile, gpu: Gpu) -> int:
-    return min(parts_of(p), key=lambda n: predicted_time(p, tile, gpu, n))
+def best_parts(p: Product, tile: Tile, gpu: Gpu, parts: Sequence[int]) -> int:
+    return min(parts, key=lambda n: predicted_time(p, tile, gpu, n))
 
 
 def predicted_time(p: Product, tile: Tile, gpu: Gpu, parts: int) -> float:
