@@ -1,8 +1,11 @@
 /* A plugin of qemu 7 (its interface, version 1; Debian packages no header): what an AArch64 program executes, and
- * what it misses in two levels of caches, as one line of names and numbers in the log.
+ * what it misses in two levels of caches, as names and numbers in the log.
  *
  * cc -shared -fPIC -O2 -o counter.so counter.c
- * qemu-aarch64 -d plugin -D LOG -plugin ./counter.so[,l1=BYTES,l2=BYTES] PROGRAM */
+ * qemu-aarch64 -d plugin -D LOG -plugin ./counter.so[,l1=BYTES,l2=BYTES][,blocks=SHARE] PROGRAM
+ *
+ * Of a block whose instructions are at least one of SHARE instructions that are executed, the name is
+ * block:ADDRESS:ARITHMETIC:CODE, address and code in hexadecimal, and the number how often it was executed. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,6 +25,7 @@ extern void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *, memory_c
 extern void qemu_plugin_register_atexit_cb(plugin_id, void (*)(plugin_id, void *), void *);
 extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
 extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
+extern uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *);
 extern const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *);
 extern void qemu_plugin_outs(const char *);
 
@@ -33,6 +37,15 @@ static const char *const names[KINDS] = {"instructions",  "fmla",      "arithmet
                                          "vector_stores", "l1_misses", "l1_streams", "l2_misses",
                                          "l2_streams"};
 static uint64_t counts[KINDS];
+
+typedef struct block {
+  struct block *next;
+  uint64_t executed, address;
+  size_t length, arithmetic; /* instructions */
+  uint8_t code[];
+} block;
+static block *blocks;
+static uint64_t share; /* 0: blocks are not counted */
 
 /* Lines of 64 bytes; the least recently used one of a set goes. A miss next to a line that is there belongs to a
  * stream, which hardware prefetches. */
@@ -90,22 +103,48 @@ static int kind(uint32_t code) {
   return ALL;
 }
 
+static block *new_block(const struct qemu_plugin_tb *tb) {
+  size_t n = qemu_plugin_tb_n_insns(tb);
+  block *b = calloc(1, sizeof *b + 4 * n);
+  if (!b) abort();
+  b->length = n;
+  b->address = qemu_plugin_tb_vaddr(tb);
+  b->next = blocks;
+  return blocks = b;
+}
+
 static void translated(plugin_id id, struct qemu_plugin_tb *tb) {
   uint64_t found[KINDS] = {0};
   size_t n = qemu_plugin_tb_n_insns(tb);
+  block *b = share ? new_block(tb) : NULL;
   (void)id;
   for (size_t i = 0; i < n; i++) {
     struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
     uint32_t code;
     memcpy(&code, qemu_plugin_insn_data(insn), sizeof code);
     int k = kind(code);
+    if (b) memcpy(b->code + 4 * i, &code, 4);
     if (k != ALL) found[k]++;
     if (l1.lines && (code & 0x0A000000) == 0x08000000)
       qemu_plugin_register_vcpu_mem_cb(insn, accessed, NO_REGISTERS, READS_AND_WRITES, NULL);
   }
   found[ALL] = n;
+  if (b) {
+    b->arithmetic = found[FMLA] + found[ARITHMETIC];
+    qemu_plugin_register_vcpu_tb_exec_inline(tb, ADD_U64, &b->executed, 1);
+  }
   for (int k = 0; k < KINDS; k++)
     if (found[k]) qemu_plugin_register_vcpu_tb_exec_inline(tb, ADD_U64, &counts[k], found[k]);
+}
+
+static void tell(const block *b) {
+  char *text = malloc(8 * b->length + 80);
+  if (!text) abort();
+  int used = sprintf(text, "block:%" PRIx64 ":%zu:", b->address, b->arithmetic);
+  for (size_t i = 0; i < 4 * b->length; i++) used += sprintf(text + used, "%02x", b->code[i]);
+  sprintf(text + used, " %" PRIu64 "\n", b->executed);
+  qemu_plugin_outs(text);
+  free(text);
 }
 
 static void ended(plugin_id id, void *unused) {
@@ -118,6 +157,8 @@ static void ended(plugin_id id, void *unused) {
              k + 1 < KINDS ? " " : "\n");
   }
   qemu_plugin_outs(text);
+  for (const block *b = blocks; b; b = b->next)
+    if (b->executed && b->executed * b->length >= counts[ALL] / share) tell(b);
 }
 
 int qemu_plugin_install(plugin_id id, const void *info, int argc, char **argv) {
@@ -125,6 +166,7 @@ int qemu_plugin_install(plugin_id id, const void *info, int argc, char **argv) {
   for (int i = 0; i < argc; i++) {
     if (!strncmp(argv[i], "l1=", 3)) make(&l1, strtoull(argv[i] + 3, NULL, 10));
     if (!strncmp(argv[i], "l2=", 3)) make(&l2, strtoull(argv[i] + 3, NULL, 10));
+    if (!strncmp(argv[i], "blocks=", 7)) share = strtoull(argv[i] + 7, NULL, 10);
   }
   if (!l1.lines != !l2.lines) return 1;
   qemu_plugin_register_vcpu_tb_trans_cb(id, translated);

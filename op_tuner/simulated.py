@@ -5,7 +5,9 @@ and what they miss in caches of the target's sizes; the times are those of a sim
              + misses: from L2 13 and 4 in a stream, from memory 150 and 16 in a stream
 
 Arithmetic is all of SIMD and floating point. Cores that reorder overlap the first two terms; what a config
-saves in either counts all the same. Records of such times name the hardware "simulated CPU", and are exact.
+saves in either counts all the same. Where llvm-mca is installed, the blocks that are executed most take the
+cycles that it finds instead (pressure.py). Records of such times name the hardware "simulated CPU", with
+llvm-mca's version where it took part, and are exact.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -33,25 +36,28 @@ from .hardware import Hardware
 from .isolate import Candidate, Spans
 from .measure import Built, Measurement, Recorder, build, plan_of, touching
 from .operands import operands
+from .pressure import Pressure
 from .records import tuples
 
 CLOCK = 1.5e9  # Hz, of every simulated core
 ISSUED = 2.0  # instructions other than arithmetic that begin in a cycle
 PENALTIES = {"l1_misses": 13.0, "l1_streams": 4.0, "l2_misses": 150.0, "l2_streams": 16.0}  # cycles each
 TIME_LIMIT = 60.0  # seconds for a candidate
+SHARE = 200  # blocks that are one of so many instructions at least are looked at
 
 ARCHITECTURES = ("aarch64",)
 
-Counts = dict[str, int]
+Counts = Counter[str]
 
 
 class Emulation:
     """Runs programs under qemu with the plugin. ToolError if there is none for the target's architecture.
 
     caches   whether misses are counted; they cost time
+    blocks   whether blocks of code are, too
     """
 
-    def __init__(self, target: Target, folder: Path, caches: bool):
+    def __init__(self, target: Target, folder: Path, caches: bool, blocks: bool = False):
         self.target, self.folder = target, folder
         self.qemu = shutil.which(f"qemu-{target.arch}") or ""
         if target.arch not in ARCHITECTURES or not self.qemu:
@@ -64,6 +70,8 @@ class Emulation:
             raise ToolError(f"compiling {source.name}: {done.stderr.strip()[:300]}")
         if caches:
             self.plugin += f",l1={target.l1},l2={target.l2}"
+        if blocks:
+            self.plugin += f",blocks={SHARE}"
 
     def version(self) -> str:
         """What the emulator calls itself."""
@@ -78,14 +86,56 @@ class Emulation:
         done = subprocess.run(list(map(str, line)), capture_output=True, text=True, errors="replace")
         if done.returncode:
             raise ToolError(f"the emulated program failed: {done.stderr.strip() or done.returncode}")
+        counts: Counts = Counter()
         words = log.read_text().split()
-        return {kind: int(number) for kind, number in zip(words[::2], words[1::2])}
+        for kind, number in zip(words[::2], words[1::2]):
+            counts[kind] += int(number)
+        return counts
 
 
-def cycles(target: Target, counts: Counts) -> float:
-    arithmetic = counts["fmla"] + counts["arithmetic"]
-    total = arithmetic / target.multiply_adds + (counts["instructions"] - arithmetic) / ISSUED
+def cycles(target: Target, counts: Counts, pressure: Pressure | None = None) -> float:
+    total = _issue(target, counts["instructions"], counts["fmla"] + counts["arithmetic"])
+    if pressure:
+        total += sum(_waits(pressure, block) for block in _blocks(counts))
     return total + sum(price * counts[kind] for kind, price in PENALTIES.items())
+
+
+def _issue(target: Target, instructions: int, arithmetic: int) -> float:
+    return arithmetic / target.multiply_adds + (instructions - arithmetic) / ISSUED
+
+
+@dataclass(frozen=True)
+class _Block:
+    address: int
+    code: bytes
+    arithmetic: int
+    executed: int
+
+
+def _blocks(counts: Counts) -> list[_Block]:
+    """Those that were executed. What the emulator cuts, since it takes some hundred instructions at once, is
+    whole again: neighbours that were executed equally often.
+    """
+    found: list[_Block] = []
+    for kind, executed in counts.items():
+        if kind.startswith("block:") and executed > 0:
+            _, address, arithmetic, code = kind.split(":")
+            found.append(_Block(int(address, 16), bytes.fromhex(code), int(arithmetic), executed))
+    whole: list[_Block] = []
+    for b in sorted(found, key=lambda b: (b.executed, b.address)):
+        a = whole[-1] if whole else None
+        if a and a.executed == b.executed and a.address + len(a.code) == b.address:
+            whole[-1] = replace(a, code=a.code + b.code, arithmetic=a.arithmetic + b.arithmetic)
+        else:
+            whole.append(b)
+    return whole
+
+
+def _waits(pressure: Pressure, block: _Block) -> float:
+    """What a block takes more by llvm-mca than by its counts; less than zero where that is too much."""
+    found = pressure.cycles(block.code)
+    counted = _issue(pressure.target, len(block.code) // 4, block.arithmetic)
+    return 0.0 if found is None else block.executed * (found - counted)
 
 
 class Simulated:
@@ -94,7 +144,9 @@ class Simulated:
     def __init__(self, target: Target):
         self.target = target
         caches = target.l1, target.l2, target.l3
-        self.hardware = Hardware(f"simulated {target.cpu}", target.cpu, target.features, 1, *caches)
+        self.pressure = Pressure.find(target)
+        how = f"simulated {target.cpu}" + (f", llvm-mca {self.pressure.version}" if self.pressure else "")
+        self.hardware = Hardware(how, target.cpu, target.features, 1, *caches)
         self.spans = Spans()
         self.idle: tuple[int, ...] = ()
         self._folder = tempfile.TemporaryDirectory(prefix="burnish-")
@@ -102,7 +154,7 @@ class Simulated:
 
     @cached_property
     def emulation(self) -> Emulation:
-        return Emulation(self.target, self.folder, caches=True)
+        return Emulation(self.target, self.folder, caches=True, blocks=self.pressure is not None)
 
     def __call__(
         self, candidates: Sequence[Candidate], alone: bool = False
@@ -153,7 +205,8 @@ class Simulated:
         arrays = [part.view(t.dtype.numpy) for part, t in zip(np.split(made, ends), given.outputs)]
         if wrong := given.error(arrays):
             return Measurement.failed("wrong", wrong, built.config)
-        spent = cycles(task.target, {kind: one[kind] - none[kind] for kind in one})
+        more = Counter({kind: one[kind] - none[kind] for kind in one})
+        spent = cycles(task.target, more, self.pressure)
         return Measurement(spent / CLOCK, 0.0, 1, config=built.config)
 
     def close(self) -> None:

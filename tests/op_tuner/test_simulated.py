@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from burnish.models import zoo
 from burnish.op_tuner import simulated
 from burnish.op_tuner.isolate import Candidate
 from burnish.op_tuner.measure import build
+from burnish.op_tuner.pressure import Pressure
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.simulated import Simulated, cycles
 from burnish.tuning import tune
@@ -65,10 +67,36 @@ def test_wrong_results_and_dying_candidates_are_failures(measurer, monkeypatch):
 
 
 def test_misses_cost_and_arithmetic_takes_the_targets_time():
-    counts = dict.fromkeys((*simulated.PENALTIES, "instructions", "fmla", "arithmetic"), 0)
-    plain = cycles(A53, {**counts, "instructions": 100, "fmla": 60})
+    counts = Counter(instructions=100, fmla=60)
+    plain = cycles(A53, counts)
     assert plain == 60 / A53.multiply_adds + 40 / simulated.ISSUED
-    assert cycles(A53, {**counts, "instructions": 100, "fmla": 60, "l2_misses": 2}) == plain + 300
+    assert cycles(A53, counts + Counter(l2_misses=2)) == plain + 300
+
+
+def fmla(register: int) -> bytes:
+    """fmla vN.4s, v30.4s, v31.4s"""
+    return (0x4E20CC00 | 31 << 16 | 30 << 5 | register).to_bytes(4, "little")
+
+
+def test_llvm_mca_sees_what_waits(require_tool):
+    require_tool("llvm-mca")
+    found = Pressure.find(A53)
+    assert found is not None
+    chain, apart = (b"".join(fmla(n) for n in registers) for registers in ([0] * 8, range(8)))
+    assert found.cycles(chain) > 3 * found.cycles(apart) > 3 * 7
+    assert found.cycles(fmla(0) + bytes.fromhex("ffffffff")) is None
+    broken = Pressure(A53, "false", found.disassembler)
+    assert broken.cycles(apart) is None and broken.version == ""
+
+
+def test_blocks_take_what_llvm_mca_finds(monkeypatch):
+    a, b, c = (fmla(n).hex() for n in range(3))
+    seen = Counter({f"block:40:1:{a}": 9, f"block:44:1:{b}": 9, f"block:48:1:{c}": 8, f"block:4c:1:{a}": 0})
+    pressure = Pressure(A53, "", "")
+    found = {bytes.fromhex(a + b): 5.0, bytes.fromhex(c): None}
+    monkeypatch.setattr(Pressure, "cycles", lambda self, code: found[code])
+    counts = seen + Counter(instructions=100, fmla=60)
+    assert cycles(A53, counts, pressure) == cycles(A53, counts) + 9 * (5 - 2 / A53.multiply_adds)
 
 
 def test_a_network_is_tuned_in_simulation(measurer, tmp_path):
@@ -76,7 +104,9 @@ def test_a_network_is_tuned_in_simulation(measurer, tmp_path):
     found = tune(model, target=A53, trials=12, strategy="random", records=path)
     records = [r for k in found.kernels for r in Records(path, shipped=False).of(k.task)]
     assert len(records) >= 12
-    assert {r.hardware.cpu for r in records} == {"simulated cortex-a53"}
+    assert {r.hardware.cpu for r in records} == {measurer.hardware.cpu}
+    assert measurer.hardware.cpu.startswith("simulated cortex-a53")
+    assert ("llvm-mca" in measurer.hardware.cpu) == (measurer.pressure is not None)
     assert found.after <= found.before < math.inf
     assert "simulated" in found.unconfirmed
     again = tune(model, target=A53, trials=1, strategy="random", records=path)
