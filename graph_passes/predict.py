@@ -189,7 +189,8 @@ class PredictedCost:
             streamed = work.streamed / (MEMORY * CLOCK * min(cores, MEMORY_CORES))
         else:
             streamed = self._cached(work.streamed, LAST_CACHE, cores)
-        return max(computed, streamed) + (1 - OVERLAP) * min(computed, streamed)
+        hidden = sum(min(computed * p, streamed * w) for p, w in work.parts)
+        return computed + streamed - OVERLAP * hidden
 
 
 def _whole(width: int, lost: float) -> float:

@@ -23,7 +23,8 @@ class Work:
 
     `products` multiply-adds at `rate` of the machine's peak, then `moved` bytes through caches and `streamed`
     bytes of weights from memory; `other` is time in units of one multiply-add of a lane. `cores` bounds how
-    many take part (0: all), and they wait for each other `barriers` times.
+    many take part (0: all), and they wait for each other `barriers` times. `parts` are shares of (products,
+    streamed): weights arrive while products of the same part are computed.
     """
 
     products: float
@@ -33,6 +34,7 @@ class Work:
     moved: float = 0.0
     cores: int = 0
     barriers: int = 0
+    parts: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
 
 
 @dataclass(frozen=True)

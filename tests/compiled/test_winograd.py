@@ -47,12 +47,14 @@ ONE_TILE_5 = Shape(1, 16, 32, 1, 1, (2, 2, 2, 2))
 UNEVEN_PADS_5 = Shape(2, 16, 32, 6, 11, (1, 2, 0, 2))
 DEEP_5 = Shape(1, 48, 32, 14, 7, (2, 2, 2, 2))
 MANY_TILES = Shape(1, 32, 64, 31, 29)
+LONG_SUMS = Shape(1, 512, 32, 8, 14)
+LONG_SUMS_5 = Shape(1, 512, 32, 6, 9, (2, 2, 2, 2))
 SHAPES = {
     "winograd2": (ONE_TILE, ODD, WIDE_PADS, BATCH),
     "winograd4": (ONE_TILE, ODD, UNEVEN_PADS, DEEP, BATCH, MANY_TILES),
-    "winograd6": (UNEVEN_PADS,),
+    "winograd6": (UNEVEN_PADS, LONG_SUMS),
     "winograd2_5x5": (ONE_TILE_5, DEEP_5),
-    "winograd4_5x5": (UNEVEN_PADS_5,),
+    "winograd4_5x5": (UNEVEN_PADS_5, LONG_SUMS_5),
     "polyphase2": (ONE_TILE, ODD, UNEVEN_PADS),
     "polyphase3": (ODD, DEEP, BATCH),
 }

@@ -258,16 +258,28 @@ class Builder:
             weight = Load(self.u.name, (row, vector * g.lanes + LANE), F32)
             return over(Store(acc.name, here, Load(acc.name, here, F32) + value * weight))
 
-        zero = over(Store(acc.name, here, s.const(0.0, F32)))
-        begin: Stmt = zero
+        def total(value: Expr) -> Stmt:
+            return over(Store("tiles_out", out, value))
+
+        result = Load(acc.name, here, F32)
+        end: Stmt = total(result)
         if blocks > 1:
-            begin = If(s.eq(KB, 0), (zero,), (over(Store(acc.name, here, Load("tiles_out", out, F32))),))
-        inner = (
-            begin,
-            *self.streamed(update, stream),
-            over(Store("tiles_out", out, Load(acc.name, here, F32))),
-        )
+            end = If(s.eq(KB, 0), (end,), (total(Load("tiles_out", out, F32) + result),))
+        ahead = self.next_tiles(c, tiles, tile) if p.prefetch else ()
+        inner = (over(Store(acc.name, here, s.const(0.0, F32))), *ahead, *self.streamed(update, stream), end)
         return (Alloc(acc, inner),)
+
+    def next_tiles(self, c: PointClass, tiles: int, tile: Expr) -> Body:
+        """Prefetches V of the next point, each group of panels its share."""
+        p = self.p
+        groups = p.channels // (self.panel * p.panels)
+        lines = max(1, -(-p.depth // (LINE * groups)))
+        channel = c.phases.start * self.g.channels + KB * p.depth + OG * (lines * LINE)
+        return tuple(
+            Prefetch("tiles_in", self.v_index((c.first + P + 1, tile + n, channel + at * LINE), NB))
+            for n in range(tiles)
+            for at in range(lines)
+        )
 
     def streamed(self, update: Callable[[Expr], Stmt], stream: Stream) -> Body:
         """All updates of one pass over a panel, and its share of the next panel's prefetches between them."""

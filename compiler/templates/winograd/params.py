@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...kernel_task import Config, KernelTask
 from ...ops.fused import FusedOp
 from ...target import Target
@@ -16,6 +18,7 @@ from .geometry import VARIANTS, Geometry, Variant, geometry
 VECTORS = 2  # of output channels in a panel of weights
 MANY = 64  # tiles of an image that is cut into rows of tiles
 ENOUGH = 24  # tiles of a task
+LEAST_PANELS = 2  # of a block of output channels, even if M then leaves L2: each block reads all of V
 UNROLLED = 4  # input channels of one iteration
 LONGEST_BODY = 256  # updates of registers that a config may write out in one loop body
 PRODUCT_RATE = 0.88  # of the FMA peak: what the products reach
@@ -56,11 +59,13 @@ def params(task: KernelTask, cfg: Config) -> Params:
     blocks = [c for c in range(step, g.out_channels + 1, step) if g.out_channels % c == 0]
     row_options = range(1, g.tile_rows + 1) if g.tile_rows > 1 else ()
     either = (True, False) if row_options else (False,)
-    fused = choose(cfg, "fused", either, bool(row_options) and g.tiles >= MANY)
+    some = _rows(row_options, g, task)
+    fused = choose(cfg, "fused", either, bool(row_options) and g.tiles >= MANY and _reuses_weights(g, some))
+    narrow = LEAST_PANELS * step
     if fused:
-        rows = choose(cfg, "rows", row_options, _rows(row_options, g, task))
+        rows = choose(cfg, "rows", row_options, some)
         images, tiles = 1, rows * g.tile_columns
-        fitting = [c for c in blocks if _bytes(g, tiles, c) <= task.target.l2 // 2]
+        fitting = [c for c in blocks if c <= narrow or _bytes(g, tiles, c) <= task.target.l2 // 2]
     else:
         rows = g.tile_rows
         options = divisors(g.batch)
@@ -68,14 +73,15 @@ def params(task: KernelTask, cfg: Config) -> Params:
         images = choose(cfg, "images", options, max(together, default=1))
         tiles = images * g.tiles
         shared = [c for c in blocks if g.out_channels // c >= task.threads]
-        fitting = [c for c in shared if _bytes(g, tiles, c) <= task.target.l2]
+        fitting = [c for c in shared if c <= narrow or _bytes(g, tiles, c) <= task.target.l2]
         fitting = [c for c in fitting if g.out_channels // c % task.threads == 0] or fitting
     channels = choose(cfg, "channels", blocks, max(fitting, default=blocks[0]))
     several = [n for n in (1, 2) if channels % (n * step) == 0 and most_tiles(task.target, n)]
     panels = choose(cfg, "panels", several, 1)
     most = most_tiles(task.target, panels)
     group = choose(cfg, "group", range(max(1, most // 2), most + 1), most)
-    depths = [d for d in range(g.lanes, g.channels + 1, g.lanes) if g.channels % d == 0]
+    most_depth = min(g.channels, g.variant.depth)
+    depths = [d for d in range(g.lanes, most_depth + 1, g.lanes) if g.channels % d == 0]
     small = most_tiles(task.target, 1)
     panel = task.target.l1 // (8 if tiles <= 4 * small else 2)  # the next panel's weights arrive meanwhile
     depth = choose(cfg, "depth", depths, max((d for d in depths if d * step * 4 <= panel), default=depths[0]))
@@ -87,8 +93,17 @@ def params(task: KernelTask, cfg: Config) -> Params:
         choose(cfg, "unrolled", short, UNROLLED),
         prefetch,
         loop_order(cfg, "input_order", ("ib", "row", "tw"), (("row", "tw"),)),
-        loop_order(cfg, "output_order", ("row", "tw", "ov"), (("row", "tw"),)),
+        loop_order(cfg, "output_order", ("ov", "row", "tw"), (("row", "tw"),)),
     )
+
+
+def _reuses_weights(g: Geometry, rows: int) -> bool:
+    """Whether a task of so many tile rows has tiles enough to read all weights again.
+
+    Otherwise V and M of a whole image pass through the last cache, V several times: about four times in all.
+    """
+    channels, tiles = g.channels * len(g.variant.phases), rows * g.tile_columns
+    return channels * g.out_channels <= 4 * tiles * (channels + g.out_channels)
 
 
 def _bytes(g: Geometry, tiles: int, channels: int) -> int:
@@ -112,13 +127,15 @@ def most_tiles(target: Target, panels: int) -> int:
 def work(variant: Variant, op: FusedOp, lanes: int) -> Work:
     g = geometry(op, variant, lanes)
     classes = list(g.classes(g.regions(g.batch), g.batch))
-    products = sum(c.count * len(c.tiles) * len(c.phases) for c in classes) * g.channels * g.out_channels
+    parts = np.array([(len(c.tiles), 1.0) for c in classes]) * [[c.count * len(c.phases)] for c in classes]
+    products, weights = parts.sum(0) * g.channels * g.out_channels
     transformed = len(g.points) * g.batch * g.tiles * (g.channels * len(variant.phases) + g.out_channels)
     return Work(
-        products=products,
+        products=float(products),
         rate=PRODUCT_RATE * _tile_rate([len(c.tiles) for c in classes]),
-        streamed=sum(c.count * len(c.phases) for c in classes) * g.channels * g.out_channels * 4,
+        streamed=float(weights) * 4,
         other=transformed * TRANSFORM_COST[variant.m],
+        parts=tuple((float(p), float(w)) for p, w in parts / parts.sum(0)),
     )
 
 
