@@ -22,6 +22,7 @@ import onnx
 
 from ..errors import BurnishError, InputError
 from ..models.zoo import random_inputs
+from .cuda_machine import CudaMachine
 from .flops import count_flops
 from .intervals import Interval, median_interval
 from .machine import Limits, Machine, describe_machine, measure_limits
@@ -29,6 +30,7 @@ from .peers import Network, OnnxRuntime, Peer, Runner
 
 MakeInputs = Callable[[onnx.ModelProto, int], Mapping[str, np.ndarray]]
 
+NOT_MEASURED = "not measured: "  # begins the reason of a row where nothing was wrong
 QUIET = 0.1  # share of one core that counts as "asleep"
 MOST_REPEATS = 200_000
 
@@ -54,6 +56,7 @@ class Row:
     speed: Interval | None = None
     reason: str | None = None
     algorithm: str = ""  # which the contestant chose, where it says so
+    tuning_seconds: float | None = None  # before it was prepared
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Group:
     """Rows that compare with each other. `flops` is None where the model's shapes do not give them."""
 
     network: str
-    threads: int
+    threads: int  # 0: on a GPU
     flops: int | None
     checked: bool  # against onnxruntime
     fastest_peer: str | None
@@ -83,13 +86,16 @@ class BenchResult:
     load: float = 0.0  # average number of running threads in the machine's last minute, at the start
     groups: tuple[Group, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)  # of the contestants
+    device: CudaMachine | None = None
 
     def share_of_peak(self, group: Group, row: Row) -> float | None:
-        """Of the measured f32 peak with as many threads; None for another precision."""
+        """Of the measured peak in its precision, with as many threads; None where that is not known."""
         gflops = group.gflops(row)
-        return (
-            None if gflops is None or row.precision != "f32" else gflops / self.limits.gflops[group.threads]
-        )
+        if self.device is not None:
+            peak = self.device.gflops.get(row.precision)
+        else:
+            peak = self.limits.gflops[group.threads] if row.precision == "f32" else None
+        return None if gflops is None or peak is None else gflops / peak
 
 
 def bench(
@@ -102,29 +108,34 @@ def bench(
     min_seconds: float = 0.1,
     make_inputs: MakeInputs = random_inputs,
     progress: Callable[[str], None] = lambda message: None,
+    device: CudaMachine | None = None,
 ) -> BenchResult:
     """Compare `contestants`: subjects (Burnish) and peers, of which the fastest is what all are held against.
 
     A contestant that is not installed, fails or gives wrong outputs is a row that says so. `make_inputs`
-    gives the inputs of a model from a seed; `progress` is told what happens next. Raises InputError for
-    fewer than 1 round or thread.
+    gives the inputs of a model from a seed; `progress` is told what happens next. On a GPU, `device` is what
+    it can do, and without a `name` there is none: every row says so. Raises InputError for fewer than 1 round
+    or thread.
     """
     if rounds < 1 or min(threads, default=0) < 1:
         raise InputError(f"bench needs at least 1 round and 1 thread, not rounds={rounds}, threads={threads}")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    progress("measuring this machine's peak")
-    limits = measure_limits(threads)
+    if device is None:
+        progress("measuring this machine's peak")
+    limits = Limits({}, {}) if device else measure_limits(threads)
+    missing = f"{NOT_MEASURED}no GPU here" if device and not device.name else None
     versions = {peer.name: peer.version() for peer in contestants if peer.available() is None}
     groups = []
     for name, model in models:
         network = Network(name, model)
-        for count in threads:
-            session = _Session(network, count, rounds, seed, min_seconds, make_inputs, progress)
+        for count in (0,) if device else threads:
+            session = _Session(network, count, rounds, seed, min_seconds, make_inputs, progress, missing)
             groups.append(session.compare(contestants, versions))
-    progress("measuring this machine's peak again")
-    limits = _best(limits, measure_limits(threads))
+    if device is None:
+        progress("measuring this machine's peak again")
+        limits = _best(limits, measure_limits(threads))
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    return BenchResult(date, describe_machine(), limits, rounds, seed, load, tuple(groups), versions)
+    return BenchResult(date, describe_machine(), limits, rounds, seed, load, tuple(groups), versions, device)
 
 
 def _best(first: Limits, second: Limits) -> Limits:
@@ -179,7 +190,7 @@ class _Entry:
 
 @dataclass
 class _Session:
-    """One network with one number of threads."""
+    """One network with one number of threads. `missing` is why nothing can be measured."""
 
     network: Network
     threads: int
@@ -188,19 +199,21 @@ class _Session:
     min_seconds: float
     make_inputs: MakeInputs
     progress: Callable[[str], None]
+    missing: str | None = None
 
     def compare(self, contestants: Sequence[Peer], versions: Mapping[str, str]) -> Group:
-        title = f"{self.network.name}, {self.threads} thread{'s' * (self.threads > 1)}"
+        title = f"{self.network.name}, {place(self.threads)}"
         entries = [
             _Entry(peer, Row(peer.name, versions.get(peer.name, ""), peer.precision, peer.subject))
             for peer in contestants
         ]
         inputs = self.make_inputs(self.network.model, self.seed)
-        expected = reference_outputs(self.network, inputs)
+        expected = None if self.missing else reference_outputs(self.network, inputs)
         for entry in entries:
-            self.progress(f"{title}: preparing {entry.peer.name}")
+            if not self.missing:
+                self.progress(f"{title}: preparing {entry.peer.name}")
             self._prepare(entry, inputs, expected)
-        for index in range(self.rounds):
+        for index in range(0 if self.missing else self.rounds):
             self.progress(f"{title}: round {index + 1} of {self.rounds}")
             self._round(entries, index)
         for entry in entries:
@@ -218,14 +231,16 @@ class _Session:
     def _prepare(
         self, entry: _Entry, inputs: Mapping[str, np.ndarray], expected: dict[str, np.ndarray] | None
     ) -> None:
-        reason = entry.peer.available()
+        reason = self.missing or entry.peer.available()
         if reason is not None:
             return entry.fail(reason)
         try:
             start = time.perf_counter()
-            entry.runner = entry.peer.prepare(self.network, self.threads)
+            entry.runner = entry.peer.prepare(self.network, max(1, self.threads))
             found = entry.runner.run(inputs)  # here, at the latest, everything is compiled and packed
-            entry.row = replace(entry.row, prepare_seconds=time.perf_counter() - start)
+            tuning = entry.peer.tuning.get((self.network.name, max(1, self.threads)))
+            seconds = time.perf_counter() - start
+            entry.row = replace(entry.row, prepare_seconds=seconds, tuning_seconds=tuning)
             if expected is not None:
                 error = relative_error(found, expected)
                 entry.row = replace(entry.row, error=error)
@@ -251,6 +266,11 @@ class _Session:
                 entry.fail(error)
                 continue
             entry.row = replace(entry.row, seconds=(*entry.row.seconds, seconds))
+
+
+def place(threads: int) -> str:
+    """Threads in words; 0 is a GPU."""
+    return f"{threads} thread{'' if threads == 1 else 's'}" if threads else "GPU"
 
 
 def nominal_flops(network: Network, inputs: Mapping[str, np.ndarray]) -> int | None:

@@ -3,7 +3,7 @@ board, bench_counts.py counts instructions and bench_counts_report.py prints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ import click
 import onnx
 from rich.console import Console
 
+from ..compiler.cuda_device import CudaDevice
 from ..compiler.target import Target, get_target, runs_here
 from ..errors import InputError
 from ..module import Module
@@ -27,8 +28,16 @@ from . import bench_counts_report, bench_report, peers
 from .bench import BenchResult, bench
 from .bench_counts import CountResult
 from .bench_counts import count as count_instructions
+from .cuda_machine import CudaMachine, measure_cuda
 from .files import check_writable, write_file
-from .options import SEED, compile_options, parse_counts, parse_duration, parse_files
+from .options import (
+    SEED,
+    compile_options,
+    parse_counts,
+    parse_duration,
+    parse_files,
+    parse_optional_counts,
+)
 from .progress import show_progress
 from .source import find_source, static_model
 
@@ -41,7 +50,14 @@ Networks = Sequence[tuple[str, onnx.ModelProto]]
     "--against",
     metavar="NAMES",
     help=f"Other libraries: {', '.join(peers.NAMES)}, all, none. Those not installed are rows that say so. "
-    f"Default: {','.join(peers.DEFAULT)}.",
+    f"Default: {','.join(peers.DEFAULT)}. For CUDA targets: {', '.join(peers.CUDA)}; default: torch.",
+)
+@click.option(
+    "--batch",
+    "batches",
+    callback=parse_optional_counts,
+    metavar="N,…",
+    help="Inputs in one run, for networks of the zoo. Files have --dim and --shape.",
 )
 @click.option("--threads", default="1,2", show_default=True, callback=parse_counts, metavar="N,…")
 @click.option(
@@ -97,6 +113,7 @@ def command(
     markdown,
     tflite,
     root,
+    batches,
     measure,
     trials,
     budget,
@@ -110,7 +127,9 @@ def command(
     """Time each MODEL (.onnx files or names from the zoo) here and in other libraries.
 
     All run in this process, in turns, on the same inputs, threads and precision; outputs are checked first.
-    For an AArch64 --target on another machine, instructions are counted instead, under an emulator.
+    For an AArch64 --target on another machine, instructions are counted instead, under an emulator. For a
+    CUDA --target all run on the GPU, where inputs and outputs lie, too. Rows that cannot be measured say why,
+    which is no error: the exit code is 0.
     """
     for path in (json_file, markdown):
         if path:
@@ -122,14 +141,17 @@ def command(
         raise InputError(f"{target} is not this machine, so nothing is timed; tune before, give --records")
     if root is not None and not emulated:
         raise InputError("--root is for targets that run under an emulator; see --target")
-    sources = [find_source(model, only_model=True) for model in models]
+    sources = [
+        find_source(model, only_model=True, batch=batch) for model in models for batch in batches or (None,)
+    ]
     unknown = [name for name in tflite if name not in {source.name for source in sources}]
     if unknown:
         raise InputError(f"--tflite {unknown[0]}: that is none of the models")
     networks = [(source.name, static_model(source.read(), shapes, dims)) for source in sources]
     own = partial(compile_model, target=target, cache=cache)
+    on_cuda = machine.gpu is not None and machine.gpu.language == "cuda"
     if against is None:
-        against = "onnxruntime" if emulated else ",".join(peers.DEFAULT)
+        against = "onnxruntime" if emulated else "torch" if on_cuda else ",".join(peers.DEFAULT)
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
     report: Any = bench_counts_report if emulated else bench_report
     result: Any
@@ -137,10 +159,14 @@ def command(
         others = peers.find_emulated(names, peers.System.find(root, machine), tflite) if names else []
         result = _counted(networks, own, others, machine, rounds=rounds, records=records, seed=seed)
     else:
-        contestants = _subjects(own, measure, bool(tuning), records) + peers.find(names, tflite)
-        if tuning:
-            _tune(networks, threads, **tuning, records=records, target=target)
-        result = _timed(networks, contestants, machine, threads=threads, rounds=rounds, seed=seed)
+        gpu = _find_cuda(machine) if on_cuda else None
+        threads = (1,) if on_cuda else threads
+        took: dict[tuple[str, int], float] = {}
+        contestants = _subjects(own, measure, bool(tuning), records, on_cuda, took)
+        contestants += peers.find_cuda(names) if on_cuda else peers.find(names, tflite)
+        if tuning and not isinstance(gpu, str):
+            took.update(_tune(networks, threads, **tuning, records=records, target=target))
+        result = _timed(networks, contestants, machine, gpu, threads=threads, rounds=rounds, seed=seed)
     if json_file:
         write_file(json_file, report.to_json(result))
     if markdown:
@@ -170,18 +196,23 @@ def _counted(
 
 
 def _subjects(
-    own: Callable[..., Module], measure: bool, tuning: bool, records: Path | None
+    own: Callable[..., Module],
+    measure: bool,
+    tuning: bool,
+    records: Path | None,
+    on_cuda: bool,
+    took: Mapping[tuple[str, int], float],
 ) -> list[peers.Peer]:
-    """This compiler, with what it plans and finds in the ways that were asked for."""
-    subjects: list[peers.Peer] = [peers.Burnish(own)]
+    """This compiler, with what it plans and finds in the ways that were asked for; tuning `took` so long."""
+    subjects: list[peers.Peer] = [peers.Burnish(own, cuda=on_cuda)]
     if measure:
         measured = partial(own, measure=True, records=records)
-        subjects.append(peers.Burnish(measured, name="burnish-measured"))
+        subjects.append(peers.Burnish(measured, "burnish-measured", on_cuda))
     if tuning and records is not None:
         check_writable(records, (".jsonl",))
     if tuning or (records is not None and not measure):
         tuned = partial(own, records=records_path(records or default_path(), tuning))
-        subjects.append(peers.Burnish(tuned, name="burnish-tuned"))
+        subjects.append(peers.Burnish(tuned, "burnish-tuned", on_cuda, took))
     return subjects
 
 
@@ -189,16 +220,38 @@ def _timed(
     networks: Networks,
     contestants: Sequence[peers.Peer],
     machine: Target,
+    gpu: CudaDevice | str | None,
     *,
     threads: Sequence[int],
     rounds: int,
     seed: int,
 ) -> BenchResult:
-    """What `contestants` take here, in turns."""
-    device = {"device": str(find_gpu(machine))} if machine.gpu else {}
+    """What `contestants` take here, in turns; `gpu` is that of a CUDA target, or why there is none."""
+    device = {"device": str(find_gpu(machine))} if machine.gpu and gpu is None else {}
     with _status() as progress:
-        result = bench(networks, contestants, threads=threads, rounds=rounds, seed=seed, progress=progress)
+        limits = None
+        if gpu is not None:
+            progress("measuring the GPU's peak")
+            limits = CudaMachine(reason=gpu) if isinstance(gpu, str) else measure_cuda(gpu)
+        result = bench(
+            *(networks, contestants),
+            threads=threads,
+            rounds=rounds,
+            seed=seed,
+            progress=progress,
+            device=limits,
+        )
     return replace(result, versions={**result.versions, **device})
+
+
+def _find_cuda(target: Target) -> CudaDevice | str:
+    """The GPU that runs the target's code, or why there is none."""
+    try:
+        device = find_gpu(target)
+    except InputError as error:
+        return str(error)
+    assert isinstance(device, CudaDevice)
+    return device
 
 
 @contextmanager
@@ -216,8 +269,10 @@ def _status() -> Iterator[Callable[[str], None]]:
         yield progress
 
 
-def _tune(networks: Networks, threads: Sequence[int], **how: Any) -> None:
+def _tune(networks: Networks, threads: Sequence[int], **how: Any) -> dict[tuple[str, int], float]:
+    """Seconds that it took, by network and threads."""
     console = Console(stderr=True)
+    took = {}
     for name, model in networks:
         for count in threads:
             with show_progress(console) as progress:
@@ -225,5 +280,7 @@ def _tune(networks: Networks, threads: Sequence[int], **how: Any) -> None:
             speed = f"{1e3 * found.before:.3f} ms before, {1e3 * found.after:.3f} ms after"
             what = f"tuned {name} for {count} thread{'s' * (count > 1)}: {speed}, {found.seconds:.0f} s"
             console.print(what, highlight=False, soft_wrap=True, markup=False)
+            took[name, count] = found.seconds
             if found.interrupted:
                 raise KeyboardInterrupt
+    return took

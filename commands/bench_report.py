@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .bench import BenchResult, Group, Row
+from .bench import NOT_MEASURED, BenchResult, Group, Row, place
 from .intervals import Interval
 
 FORMAT = "burnish-bench-1"
@@ -37,6 +37,7 @@ def to_json(result: BenchResult) -> str:
         "rounds": result.rounds,
         "seed": result.seed,
         "machine": machine,
+        "device": result.device and dataclasses.asdict(result.device),
         "versions": result.versions,
         "groups": [_group_json(result, group) for group in result.groups],
     }
@@ -86,8 +87,8 @@ def to_markdown(result: BenchResult) -> str:
 
 def header(result: BenchResult) -> list[str]:
     """Date, machine, its limits and everything's versions, a line each."""
-    peaks = ", ".join(f"{value:.0f} ({_threads(count)})" for count, value in result.limits.gflops.items())
-    reads = ", ".join(f"{value:.0f} ({_threads(count)})" for count, value in result.limits.read_gbs.items())
+    peaks = ", ".join(f"{value:.0f} ({place(count)})" for count, value in result.limits.gflops.items())
+    reads = ", ".join(f"{value:.0f} ({place(count)})" for count, value in result.limits.read_gbs.items())
     versions = {**result.machine.versions, **result.versions}
     busy = result.load > BUSY * result.machine.cores
     return [
@@ -98,15 +99,21 @@ def header(result: BenchResult) -> list[str]:
             else []
         ),
         f"{result.machine.describe()}",
-        f"measured peak, f32 multiply-add: {peaks} GFLOP/s; read from memory: {reads} GB/s",
+        *(
+            result.device.describe()
+            if result.device
+            else [f"measured peak, f32 multiply-add: {peaks} GFLOP/s; read from memory: {reads} GB/s"]
+        ),
         ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]
 
 
 def title(group: Group) -> str:
     work = "" if group.flops is None else f", {group.flops / 1e9:.3g} GFLOP"
-    unchecked = "" if group.checked else ", outputs not checked (onnxruntime cannot run it here)"
-    return f"{group.network}, {_threads(group.threads)}{work}{unchecked}"
+    why = ", outputs not checked (onnxruntime cannot run it here)"
+    measured = any(row.median_seconds for row in group.rows)
+    unchecked = why if measured and not group.checked else ""
+    return f"{group.network}, {place(group.threads)}{work}{unchecked}"
 
 
 def cells(result: BenchResult, group: Group, row: Row) -> tuple[str, ...]:
@@ -145,13 +152,13 @@ def summary(result: BenchResult) -> list[str]:
     )
     for subject in subjects:
         verdicts = [
-            (verdict(row), f"{group.network} ({_threads(group.threads)})")
+            (verdict(row), f"{group.network} ({place(group.threads)})")
             for group in result.groups
             for row in group.rows
             if row.contestant == subject
         ]
-        for word in ("faster", "tie", "slower", "alone", "failed"):
-            where = [place for found, place in verdicts if found == word]
+        for word in ("faster", "tie", "slower", "alone", "failed", "absent"):
+            where = [at for found, at in verdicts if found == word]
             if where:
                 lines.append(f"{subject} {_SENTENCES[word]}: {', '.join(where)}")
     return lines
@@ -163,13 +170,14 @@ _SENTENCES = {
     "slower": "is slower than the fastest f32 peer",
     "alone": "has no peer to compare with",
     "failed": "failed",
+    "absent": "was not measured",
 }
 
 
 def verdict(row: Row) -> str:
-    """faster, tie, slower, alone (no peer ran) or failed."""
+    """faster, tie, slower, alone (no peer ran), failed or absent (nothing to measure it on)."""
     if row.median_seconds is None:
-        return "failed"
+        return "absent" if (row.reason or "").startswith(NOT_MEASURED) else "failed"
     if row.speed is None:
         return "alone"
     if abs(row.speed.middle - 1) < TIE:
@@ -183,6 +191,8 @@ def _note(group: Group, row: Row) -> str:
         notes.append("fastest peer")
     if row.subject and row.speed is not None:
         notes.append(verdict(row))
+    if row.tuning_seconds is not None:
+        notes.append(f"tuned for {row.tuning_seconds:.0f} s")
     if row.error is not None and row.precision != "f32":
         notes.append(f"error {row.error:.0e} of scale")
     return ", ".join(notes)
@@ -214,10 +224,6 @@ def _row_json(result: BenchResult, group: Group, row: Row) -> dict[str, Any]:
     document["share_of_peak"] = result.share_of_peak(group, row)
     document["verdict"] = verdict(row) if row.subject else None
     return document
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'' if count == 1 else 's'}"
 
 
 def _with_range(interval: Interval, scale: float, text: Callable[[float], str]) -> str:

@@ -57,6 +57,12 @@ def parse_counts(ctx: click.Context, option: click.Parameter, text: str) -> tupl
     return tuple(dict.fromkeys(map(int, parts)))
 
 
+def parse_optional_counts(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    return None if text is None else parse_counts(ctx, option, text)
+
+
 UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 

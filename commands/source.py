@@ -48,15 +48,23 @@ class Source:
         return read_whole(self.path or "")
 
 
-def find_source(text: str, dims: Mapping[str, int] | None = None, only_model: bool = False) -> Source:
+def find_source(
+    text: str, dims: Mapping[str, int] | None = None, only_model: bool = False, batch: int | None = None
+) -> Source:
     """A network of the zoo of this name, else a file (`./digits` is one). `only_model` refuses modules.
 
-    `dims` are the sizes that will be given: digits keeps its open batch where one of them is for it.
+    `dims` are the sizes that will be given: digits keeps its open batch where one of them is for it. `batch`
+    is for networks of the zoo alone, and is named where it is not 1.
     """
     if text == "digits" and "batch" in (dims or {}):
         return Source(text, proto=onnx.load(WEIGHTS))
     if text in zoo.names():
-        return Source(text, proto=zoo.build(text))
+        name = f"{text} batch {batch}" if (batch or 1) > 1 else text
+        return Source(name, proto=zoo.build(text, batch=batch or 1))
+    if batch is not None:
+        raise InputError(
+            f"--batch is for networks of the zoo, not for {text}: fix its sizes with --dim or --shape"
+        )
     path = Path(text)
     if path.is_file():
         source = Source(path.stem, path)

@@ -22,6 +22,7 @@ from .loops_peer import compiled_loops
 from .ncnn_peer import Ncnn
 from .onnxruntime_peer import OnnxRuntime
 from .openvino_peer import OpenVino
+from .torch_cuda_peer import WAYS, TorchCuda
 from .torch_peer import Torch
 
 __all__ = [
@@ -41,13 +42,18 @@ __all__ = [
     "Runner",
     "System",
     "Torch",
+    "TorchCuda",
     "find",
+    "find_cuda",
     "find_emulated",
 ]
 
 DEFAULT = ("onnxruntime", "openvino")
 LOOPS = ("gcc", "graphite", "polly")
 NAMES = ("onnxruntime", "openvino", "torch", "ncnn", "litert", *LOOPS)
+
+CUDA = ("torch", "torch-f16")
+"""On NVIDIA GPUs."""
 
 EMULATED = ("onnxruntime", "litert", "arm-compute")
 """Of CPUs that this machine is not."""
@@ -91,3 +97,14 @@ def find_emulated(
         "arm-compute": [ArmCompute(system, layout) for layout in LAYOUTS],
     }
     return [peer for name in wanted for peer in made[name]]
+
+
+def find_cuda(names: Sequence[str] = CUDA[:1]) -> list[Peer]:
+    """As `find`, on an NVIDIA GPU: "torch" gives eager, CUDA graph, compiled and max-autotune in float32,
+    strict and with products rounded to TF32; "torch-f16" the same in float16."""
+    wanted = list(dict.fromkeys(CUDA if "all" in names else names))
+    unknown = [name for name in wanted if name not in CUDA]
+    if unknown:
+        raise InputError(f"no peer '{unknown[0]}' on an NVIDIA GPU: choose from {', '.join(CUDA)}, all")
+    precisions = {"torch": ("f32", "tf32"), "torch-f16": ("f16",)}
+    return [TorchCuda(way, kind) for name in wanted for kind in precisions[name] for way in WAYS]

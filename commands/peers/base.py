@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -113,7 +114,8 @@ class Peer(ABC):
     `precision` is what it computes in; a peer of another precision than f32 is shown, but never the
     one that the others are compared with; nor is a `subject`, which is what the peers are there for.
     `tolerance` is the largest difference from the reference,
-    relative to the largest absolute value of an output, at which its outputs count as right.
+    relative to the largest absolute value of an output, at which its outputs count as right. `tuning` are the
+    seconds that were spent on tuning before `prepare`, by network and threads.
     """
 
     name: str
@@ -122,6 +124,7 @@ class Peer(ABC):
     precision: str = "f32"
     subject: bool = False
     tolerance: float = 1e-4
+    tuning: Mapping[tuple[str, int], float] = MappingProxyType({})
 
     def available(self) -> str | None:
         """None, or the reason why it cannot be used here."""

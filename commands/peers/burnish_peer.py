@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError
 from typing import Any
 
@@ -42,6 +42,26 @@ class BurnishRunner(Runner):
         self.context = self.module = None
 
 
+class BurnishCudaRunner(BurnishRunner):
+    """Inputs and outputs lie on the GPU, in the context's own memory."""
+
+    def bind(self, inputs: Arrays) -> Callable[[], object]:
+        for name, array in inputs.items():
+            self.context.bind_input(name, array)
+        self.context.run()  # uploads them
+        for name in inputs:
+            self.context.bind_input(name, self.context.device_input(name))
+        for name in self.names:
+            self.context.bind_output(name, self.context.device_output(name))
+        return self.context.run
+
+    def outputs(self, result: object) -> dict[str, np.ndarray]:
+        for name in self.names:
+            self.context.bind_output(name, None)
+        self.context.run()  # once more, with copies of the outputs to the host
+        return super().outputs(result)
+
+
 class Burnish(Peer):
     """`compile(model, threads=N)` gives a runtime Module: `pipeline.compile` with the user's options."""
 
@@ -50,9 +70,17 @@ class Burnish(Peer):
     modules = ("burnish",)
     subject = True
 
-    def __init__(self, compile: Callable[..., Any], name: str = "burnish"):
+    def __init__(
+        self,
+        compile: Callable[..., Any],
+        name: str = "burnish",
+        cuda: bool = False,
+        tuning: Mapping[tuple[str, int], float] | None = None,
+    ):
         self.compile = compile
         self.name = name
+        self.cuda = cuda
+        self.tuning = tuning or {}
 
     def version(self) -> str:
         try:
@@ -61,4 +89,5 @@ class Burnish(Peer):
             return "source tree"
 
     def prepare(self, network: Network, threads: int) -> Runner:
-        return BurnishRunner(self.compile(network.model, threads=threads), threads, network)
+        runner = BurnishCudaRunner if self.cuda else BurnishRunner
+        return runner(self.compile(network.model, threads=threads), threads, network)

@@ -162,6 +162,18 @@ def test_bench_compares_and_writes_both_files(burnish, error, tmp_path):
     assert "none of the models" in error("bench", "digits", "--tflite", "vgg=x.tflite")
 
 
+def test_bench_without_a_gpu_says_that_nothing_was_measured(burnish, error, monkeypatch):
+    monkeypatch.setattr("burnish.op_tuner.measure.find_cuda_device", lambda: None)
+    options = ("--target", "cuda-sm90", "--batch", "1,16", "--tune", 2, "--rounds", 1)
+    out = burnish("bench", "digits", *options).stdout
+    assert "digits, GPU" in out and "digits batch 16, GPU" in out
+    assert out.count("not measured: no GPU here") == 2 * 10
+    assert "torch-max-autotune-tf32" in out and "burnish-tuned" in out
+    options = ("--target", "cuda-sm90", "--batch", 1, "--against")
+    assert "no peer 'ncnn' on an NVIDIA GPU" in error("bench", "digits", *options, "ncnn")
+    assert "--batch is for networks of the zoo" in error("bench", "some.onnx", *options, "torch")
+
+
 def test_bench_counts_for_a_target_without_a_board(burnish, error, require_tool, tmp_path, monkeypatch):
     for tool in ("aarch64-linux-gnu-gcc", "qemu-aarch64"):
         require_tool(tool)

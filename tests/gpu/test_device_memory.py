@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import burnish
 import numpy as np
 import pytest
+from burnish.commands import peers
 from burnish.errors import InputError
 from burnish.runtime.dlpack import CUDA, LEGACY_STREAM, lend
 
@@ -135,3 +137,17 @@ def test_modules_for_cpus_refuse_memory_of_a_gpu(driver, saved, on_device):
         context.bind_input("x", on_device(X))
     with pytest.raises(InputError, match="have no memory on an NVIDIA GPU"):
         context.device_output("y")
+
+
+def test_bench_times_runs_whose_inputs_and_outputs_stay_on_the_device(driver):
+    peer = peers.Burnish(partial(burnish.compile, target="cuda-sm80"), cuda=True)
+    runner = peer.prepare(peers.Network("gather", gather()), 1)
+    check(runner.run(feeds()))
+    check(runner.run(feeds((0, 1, 2))), (0, 1, 2))
+    call = runner.bind(feeds())
+    driver.reset()
+    call()
+    call()
+    assert driver.calls.count("cuGraphLaunch") == 2 and copies(driver) == (0, 1)
+    assert runner.time(feeds(), 3) > 0
+    runner.close()

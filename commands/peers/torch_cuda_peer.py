@@ -1,0 +1,179 @@
+"""PyTorch on an NVIDIA GPU: operator by operator (cuDNN, cuBLAS), the same as one CUDA graph, and compiled.
+
+Inputs and outputs lie on the GPU, and every inference is waited for. Eager and graph take the faster of both
+layouts of images; what a contestant compiles or tries out counts as its time to load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .base import Arrays, Network, Peer, Runner
+from .torch_graph import torch_module
+
+WAYS = ("eager", "graph", "compile", "max-autotune")
+TOLERANCE = {"f32": 1e-4, "tf32": 2e-2, "f16": 5e-2}
+WARM, TIMED = 3, 10  # runs of a layout before and while it is timed
+
+Call = Callable[[], Any]
+
+
+class TorchCuda(Peer):
+    packages = ("torch",)
+    modules = ("torch",)
+
+    def __init__(self, way: str = "eager", precision: str = "f32", device: str = "cuda"):
+        parts = ["torch", way, precision]
+        self.name = "-".join(part for part in parts if part not in ("eager", "f32"))
+        self.way, self.precision, self.device = way, precision, device
+        self.tolerance = TOLERANCE[precision]
+
+    def available(self) -> str | None:
+        reason = super().available()
+        if reason is not None:
+            return reason
+        import torch
+
+        if self.device != "cuda" or torch.cuda.is_available():
+            return None
+        why = "finds no GPU" if torch.version.cuda else "is built without CUDA"
+        return f"torch {torch.__version__} {why}"
+
+    def version(self) -> str:
+        import torch
+
+        return f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+
+    def prepare(self, network: Network, threads: int) -> Runner:
+        return TorchCudaRunner(network, self.way, self.precision, self.device)
+
+
+def set_precision(precision: str) -> None:
+    """Of the whole process: what float32 products are rounded to."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = True
+
+
+class TorchCudaRunner(Runner):
+    def __init__(self, network: Network, way: str, precision: str, device: str):
+        import torch
+
+        self.torch = torch
+        self.network, self.way, self.precision, self.device = network, way, precision, device
+        self.inputs: list[Any] = []
+        self.call: Call | None = None
+        self.layout = ""
+
+    @property
+    def algorithm(self) -> str:
+        return self.layout
+
+    def bind(self, inputs: Arrays) -> Callable[[], object]:
+        set_precision(self.precision)  # another contestant may have changed it
+        given = [self._tensor(inputs[name]) for name in self.network.input_names]
+        if self.call is None:
+            self.call = self._fastest(given)
+        for own, tensor in zip(self.inputs, given):
+            own.copy_(tensor)
+        call, wait = self.call, self._wait
+        wait()
+
+        def infer() -> object:
+            result = call()
+            wait()
+            return result
+
+        return infer
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray]:
+        return {name: value.cpu().numpy() for name, value in zip(self.network.output_names, result)}
+
+    def close(self) -> None:
+        self.call, self.inputs = None, []
+        if self.way in ("compile", "max-autotune"):
+            self.torch._dynamo.reset()
+        if self.device == "cuda":
+            self.torch.cuda.empty_cache()
+
+    def _tensor(self, array: np.ndarray) -> Any:
+        tensor = self.torch.from_numpy(np.ascontiguousarray(array))
+        half = self.precision == "f16" and tensor.dtype == self.torch.float32
+        return tensor.half() if half else tensor
+
+    def _wait(self) -> None:
+        if self.device == "cuda":
+            self.torch.cuda.synchronize()
+
+    def _fastest(self, given: list[Any]) -> Call:
+        """The call, over `inputs` that stay where they are; compilers choose layouts themselves."""
+        torch = self.torch
+        plain, last = torch.contiguous_format, torch.channels_last
+        module = self._module(plain)
+        images = any(buffer.dim() == 4 for buffer in module.buffers())
+        tried: list[tuple[float, int, Call, list[Any]]] = []
+        for layout in (plain, last) if images and self.way in ("eager", "graph") else (plain,):
+            module = module if layout is plain else self._module(layout)
+            inputs = [self._placed(tensor, layout) for tensor in given]
+            call = self._make(module, inputs)
+            tried.append((self._seconds(call), len(tried), call, inputs))
+        _, choice, call, self.inputs = min(tried, key=lambda entry: entry[0])
+        self.layout = ("channels first", "channels last")[choice] if len(tried) > 1 else ""
+        return call
+
+    def _module(self, layout: Any) -> Any:
+        module = torch_module(self.network.model, self.precision == "f16").to(self.device)
+        return module.to(memory_format=layout)
+
+    def _placed(self, tensor: Any, layout: Any) -> Any:
+        tensor = tensor.to(self.device)
+        return tensor.to(memory_format=layout) if tensor.dim() == 4 else tensor
+
+    def _make(self, module: Any, inputs: list[Any]) -> Call:
+        torch = self.torch
+        if self.way == "graph":
+            return self._recorded(module, inputs)
+        if self.way != "eager":
+            module = torch.compile(module, mode=None if self.way == "compile" else self.way)
+            for tensor in inputs:
+                torch._dynamo.mark_static_address(tensor)  # or CUDA graphs would copy it
+
+        def call() -> Any:
+            with torch.inference_mode():
+                return module(*inputs)
+
+        return call
+
+    def _recorded(self, module: Any, inputs: list[Any]) -> Call:
+        torch = self.torch
+        side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+        side.wait_stream(main)
+        with torch.inference_mode(), torch.cuda.stream(side):
+            for _ in range(WARM):  # cuDNN and cuBLAS choose their algorithms before they are recorded
+                module(*inputs)
+        main.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.inference_mode(), torch.cuda.graph(graph):
+            result = module(*inputs)
+
+        def call() -> Any:
+            graph.replay()
+            return result
+
+        return call
+
+    def _seconds(self, call: Call) -> float:
+        for _ in range(WARM):
+            call()
+        self._wait()
+        start = time.perf_counter()
+        for _ in range(TIMED):
+            call()
+            self._wait()
+        return time.perf_counter() - start
