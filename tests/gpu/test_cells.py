@@ -77,4 +77,4 @@ def test_the_default_stays_within_the_targets_limits(size, target):
 
 
 if __name__ == "__main__":
-    check_all([SMALL[2], SMALL[8], CASES[4]], TARGETS["opencl"], only="cells")
+    check_all([SMALL[2], SMALL[8], CASES[4], case(RnnRecurrence(), 3, 2, 9)], TARGETS["opencl"], only="cells")

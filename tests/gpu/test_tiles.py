@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import Einsum, MatMul
 from burnish.compiler.target import TARGETS
@@ -22,7 +22,9 @@ SMALL = [
     Case(Conv((2, 1), (0, 1, 1, 0), (1, 2), 1), ("f32[1,2,5,6]", "f32[3,2,3,2]"), widen=20),
 ]
 """For the interpreter, which takes a microsecond an operation."""
+LONG = Case(MatMul(), ("f32[3,71]", "f32[71,5]"), "whose sum may be split", widen=40)
 CASES = [
+    LONG,
     Case(MatMul(), ("f32[37,129]", "f32[129,67]"), widen=100),
     Case(MatMul(trans_a=True), ("f32[64,31]", "f32[64,97]"), widen=60),
     Case(MatMul(trans_b=True), ("f32[2,300]", "f32[133,300]"), widen=200),
@@ -74,4 +76,6 @@ def test_the_default_stays_within_the_targets_limits(size, target):
 
 
 if __name__ == "__main__":
-    check_all([SMALL[0], CASES[7]], TARGETS["opencl"], only="tiles")
+    check_all([SMALL[0], CASES[8]], TARGETS["opencl"], only="tiles")
+    check_all(SMALL, TARGETS["mali-t860"], only="tiles")
+    check_all([LONG], TARGETS["opencl"], lambda: FixedConfig({"parts": 2}), "tiles")
