@@ -19,15 +19,15 @@ from ...kernel_task import KernelTask
 from ...ops.fused import FusedOp
 from ...ops.toom_cook import Band
 from ...schedule.relayout import relayout
-from ..choices import nested
+from ..choices import divisors, nested
 from ..common import inline_cheap
 from ..conv_parts import LINE, odd_lines, with_copy
 from .combine import combine
 from .geometry import PointClass, Region, Strip, geometry
 from .params import VECTORS, Params, variant_of
 
-N, NB, NI, TH, TW, IB, OB, OG, P, KB, IC, TO, TI, OV, LANE, ROW = (
-    Var(n) for n in "n nb ni th tw ib ob og p kb ic to ti ov lane row".split()
+N, NB, NI, TH, TW, IB, OB, OG, P, KB, TO, TI, OV, LANE, ROW = (
+    Var(n) for n in "n nb ni th tw ib ob og p kb to ti ov lane row".split()
 )
 
 
@@ -284,37 +284,42 @@ class Builder:
     def streamed(self, update: Callable[[Expr], Stmt], stream: Stream) -> Body:
         """All updates of one pass over a panel, and its share of the next panel's prefetches between them."""
         terms = self.g.lanes if self.task.target.multiplies_by_lane else 1  # of one load of an input
-        depth, passes, most = self.p.depth // terms, stream.passes, max(1, self.p.unrolled // terms)
+        depth, most = self.p.depth // terms, max(1, self.p.unrolled // terms)
 
         def updates(k: Expr) -> Body:
-            return (update(k),) if terms == 1 else tuple(update(k * terms + n) for n in range(terms))
-
-        if not self.p.prefetch:
-            return (self.in_turn(depth, most, updates),)
+            return tuple(update(k * terms + n if terms > 1 else k) for n in range(terms))
 
         def prefetch(row: Expr) -> Body:
-            first = row if terms == 1 else row * terms
+            first = row * terms if terms > 1 else row
             rows = [stream.following + n * stream.panel + first for n in range(self.p.panels)]
             lines = [divmod(at, self.panel) for at in range(0, terms * self.panel, LINE)]
             return tuple(
                 Prefetch(self.u.name, (r + n if n else r, s.const(at))) for r in rows for n, at in lines
             )
 
-        share = depth // passes
-        kind = "unroll" if passes <= most else "serial"
-        some = loop("ii", passes, *updates(IC * passes + Var("ii")), Barrier("order"), kind=kind)
-        return (
-            loop("ic", share, *prefetch(stream.number * share + IC), some),
-            loop("ic", depth, *prefetch(IC), *updates(IC), begin=share * passes),
-        )
+        if not self.p.prefetch:
+            return self.in_turn("ic", depth, most, updates)
+        share = next(n for n in divisors(depth) if n * stream.passes >= depth)
+        every = depth // share
 
-    def in_turn(self, depth: int, most: int, updates: Callable[[Expr], Body]) -> Stmt:
-        """All updates, some of them in one iteration."""
-        some = max(n for n in range(1, most + 1) if depth % n == 0)
-        if some == 1:
-            return loop("ic", depth, *updates(IC))
-        several = loop("ii", some, *updates(IC * some + Var("ii")), Barrier("order"), kind="unroll")
-        return loop("ic", depth // some, several)
+        def turn(n: Expr) -> Body:
+            between = self.in_turn("ik", every, most, lambda k: updates(n * every + k))
+            row = stream.number * share + n
+            if share * stream.passes > depth:
+                row = s.binary("min", row, s.const(depth - 1))
+            return (*prefetch(row), *between)
+
+        return self.in_turn("ic", share, max(1, most // every), turn)
+
+    def in_turn(self, name: str, count: int, most: int, body: Callable[[Expr], Body]) -> Body:
+        """The body `count` times, at most `most` of them in one iteration."""
+        some = max(n for n in divisors(count) if n <= most)
+        first = Var(name) * some if some < count else s.const(0)
+        inner = body(first)
+        if some > 1:
+            several = (*body(first + Var(f"{name}_i")), Barrier("order"))
+            inner = (loop(f"{name}_i", some, *several, kind="unroll"),)
+        return inner if some == count else (loop(name, count // some, *inner),)
 
     # --- output -----------------------------------------------------------------------------------------
 
