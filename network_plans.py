@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -55,6 +56,7 @@ class NetworkPlans:
         self._choices = plan_choices(graph, predicted, options, copy)
         self._memory = memory_of_plans(graph, target, threads)
         self._known: dict[Hashable, _Kernels] = {}
+        self.carrying = 0.0  # seconds that carrying out a plan took lately
         self._first = self._now = self._plan(predicted)
 
     def wanted(self) -> list[Wanted]:
@@ -118,7 +120,10 @@ class NetworkPlans:
         return self._carried_out(self._first.plan)
 
     def _carried_out(self, plan: LayoutPlan) -> Graph:
-        return split_setup(apply_plan(self.graph, self.target, plan), "packed")[0]
+        start = time.monotonic()
+        graph = split_setup(apply_plan(self.graph, self.target, plan), "packed")[0]
+        self.carrying = time.monotonic() - start
+        return graph
 
     def _plan(self, cost: Cost) -> _Kernels:
         plan = plan_layout(self.graph, self.target.lanes(4), cost, self.options, self._memory)

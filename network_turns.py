@@ -23,6 +23,7 @@ from .pipeline import kernel_tasks
 from .runtime.binding import Context
 
 SEED = 0
+LOADING = 0.4  # seconds to put together and load the modules of a comparison, but for their weights
 
 
 class NetworkTurns:
@@ -41,6 +42,11 @@ class NetworkTurns:
     def differs(self) -> bool:
         """Whether the plan of now is another one than that without measuring."""
         return self.plans.differs
+
+    @property
+    def preparing(self) -> float:
+        """Seconds to make the modules, about, where their kernels are in the store."""
+        return LOADING + (1 + self.differs) * self.plans.carrying
 
     def pair(self) -> PlanPair:
         """These two, and what is known of them."""

@@ -3,6 +3,7 @@ board, bench_counts.py counts instructions and bench_counts_report.py prints."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ from ..op_tuner.records import default_path
 from ..op_tuner.simulated import ARCHITECTURES
 from ..pipeline import compile as compile_model
 from ..pipeline import records_path
-from ..tuning import tune
+from ..tuning import Tuning, tune
 from . import bench_counts_report, bench_report, peers
 from .bench import BenchResult, bench
 from .bench_counts import CountResult
@@ -277,10 +278,17 @@ def _tune(networks: Networks, threads: Sequence[int], **how: Any) -> dict[tuple[
         for count in threads:
             with show_progress(console) as progress:
                 found = tune(model, threads=count, progress=progress, **how)
-            speed = f"{1e3 * found.before:.3f} ms before, {1e3 * found.after:.3f} ms after"
-            what = f"tuned {name} for {count} thread{'s' * (count > 1)}: {speed}, {found.seconds:.0f} s"
-            console.print(what, highlight=False, soft_wrap=True, markup=False)
+            how_long = f"tuned {name} for {count} thread{'s' * (count > 1)} in {found.seconds:.0f} s"
+            console.print(f"{how_long}: {_speed(found)}", highlight=False, soft_wrap=True, markup=False)
             took[name, count] = found.seconds
             if found.interrupted:
                 raise KeyboardInterrupt
     return took
+
+
+def _speed(found: Tuning) -> str:
+    """What a tuning found, and whether the network says so."""
+    if not found.after < math.inf:
+        return f"not all default configs were measured ({found.measured} configs); give it more time"
+    speed = f"kernels of {1e3 * found.before:.3f} ms take {1e3 * found.after:.3f} ms"
+    return f"{speed}; not compared in the network: {found.unconfirmed}" if found.unconfirmed else speed

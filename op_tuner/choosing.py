@@ -39,6 +39,7 @@ class Choosing:
         self._chooser = Chooser(self._here, idle) if idle and self.learns else None
         self._spent = 0.0
         self._choices: dict[Strategy, list[float]] = {}  # seconds
+        self._prepared: set[Strategy] = set()
 
     @property
     def learns(self) -> bool:
@@ -67,7 +68,18 @@ class Choosing:
             strategy.ask(count)
             return self.ready(strategy)
         allowed = SHARE * (elapsed + whole) / 2  # the first choices tell most
-        return not self.learns or self._spent + self._expected(strategy) <= allowed
+        return not self.learns or (
+            self._prepare(strategy, allowed) and self._spent + self._expected(strategy) <= allowed
+        )
+
+    def _prepare(self, strategy: Strategy, allowed: float) -> bool:
+        """Whether its space is known; learns it part by part while that is allowed."""
+        while strategy not in self._prepared and self._spent < allowed:
+            start = time.monotonic()
+            if not (isinstance(strategy, Random) and strategy.prepare()):
+                self._prepared.add(strategy)
+            self._spent += time.monotonic() - start
+        return strategy in self._prepared
 
     def ready(self, strategy: Strategy) -> bool:
         """Whether a strategy that was asked need not be waited for."""

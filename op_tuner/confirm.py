@@ -28,7 +28,6 @@ from .whole_plans import PlanPair
 
 BEST = 3  # configs of a task that are compared with its default
 LEAST_SECONDS, SECONDS = 0.5, 8.0  # of turns
-PREPARING = 3.0  # seconds, until it is known
 TIME_LIMIT = 60.0  # seconds of preparing, at most
 
 
@@ -37,6 +36,7 @@ class Network(Protocol):
 
     name      a digest of what that plan runs
     differs   whether that is something else than the plan without measuring does
+    preparing seconds that making its modules takes, about
     """
 
     @property
@@ -44,6 +44,9 @@ class Network(Protocol):
 
     @property
     def differs(self) -> bool: ...
+
+    @property
+    def preparing(self) -> float: ...
 
     def pair(self) -> PlanPair:
         """The plan without measuring and that of now, with the configs that records say now."""
@@ -64,7 +67,7 @@ class Confirming:
     def __init__(self, network: Network, threads: int, cold: bool, hardware: Hardware):
         self.network, self._how = network, (threads, cold, hardware)
         self.failure = ""
-        self._preparing = PREPARING
+        self._prepared: float | None = None  # seconds that preparing took
 
     def keep(self, found: TunedTask, point: Point, kernel: Kernel | None) -> None:
         """The kernel of a config that may be compared; others are not kept."""
@@ -76,7 +79,15 @@ class Confirming:
         doubted = any(t.count and t.fastest != t.default and not _seen(t, t.fastest) for t in tasks)
         if not doubted and not self.network.differs:
             return 0.0
+        return self.usual(network)
+
+    def usual(self, network: float) -> float:
+        """Seconds that comparing takes, if anything is to be compared."""
         return self._preparing + self._seconds(1 + BEST + self.network.differs, network)
+
+    @property
+    def _preparing(self) -> float:
+        return self.network.preparing if self._prepared is None else self._prepared
 
     def compare(self, tasks: Sequence[TunedTask], network: float, left: float) -> Iterator[Record]:
         """The records of the fastest configs of the plan's tasks, and of their defaults, if any are left to
@@ -92,7 +103,7 @@ class Confirming:
         while len(configs) + len(first) > 1 and not self.failure:
             seconds = min(left - self._preparing, self._seconds(len(configs) + len(first), network))
             turns = self.network([*configs, *first], max(0.0, seconds), TIME_LIMIT)
-            self._preparing = turns.preparing
+            self._prepared = turns.preparing
             if turns.failed is None:
                 yield from self._compared(tasks, configs, turns.rounds)
                 if first:

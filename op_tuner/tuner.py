@@ -24,7 +24,7 @@ from .chooser import Elsewhere
 from .choosing import Choosing
 from .confirm import Confirming, Network
 from .costs import record_of
-from .forecast import Forecast, curve, play, winning
+from .forecast import Forecast, Outlook, curve, play, winning
 from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local, Spans
 from .measure import SECONDS, Measurement
@@ -42,6 +42,7 @@ REPLANNING = 0.1  # share of the time that planning again may take
 PATIENCE = 8  # batches after which the plan is solved again, though no rival has become faster
 ROUNDS = 10  # of planning in a row, each with tasks that are new to the plan
 AGAIN = 0.6  # the time of a trial over that of its task's first, which computes what results should be
+UNKNOWN = "trials or time were over before all default configs had been measured; give more"
 TIME_LIMIT = 20.0  # seconds for one candidate, building and checking included
 
 Progress = Callable[[str, int, int], None]
@@ -356,9 +357,7 @@ class Tuner:
         left = math.inf if self._budget is None else self._budget - spent - self._reserve()
         trials = math.inf if self._limit is None else self._limit - self.measured
         ahead = play(self.tasks, BATCH, self._cost, left, trials)
-        tried = [t for t in self.tasks if t.count and (t in ahead.tried or t.trials > BATCH)]
-        winners = winning(self.tasks, BATCH) * sum(map(self._cost, tried))
-        whole = spent + ahead.seconds + 2 * (CONFIRMED - 1) * winners
+        whole = spent + ahead.seconds + self._confirming_of(ahead)
         if self._budget is not None:
             whole = min(whole, self._budget)
         found = (self.measured + ahead.trials, self.before, self.after - ahead.saved)
@@ -366,9 +365,19 @@ class Tuner:
         if self.announce is not None:
             self.announce(self.forecast)
 
+    def _confirming_of(self, ahead: Outlook) -> float:
+        """Seconds that confirming what is tried will take."""
+        if self.confirming is not None:
+            return self.confirming.usual(self._network())
+        tried = [t for t in self.tasks if t.count and (t in ahead.tried or t.trials > BATCH)]
+        return 2 * (CONFIRMED - 1) * winning(self.tasks, BATCH) * sum(map(self._cost, tried))
+
     def _confirm(self) -> None:
         if self.confirming is None:
             self._confirm_alone()
+            return
+        if not all(t.default_known for t in self.tasks if t.count or t.wanted.base):
+            self.confirming.failure = UNKNOWN
             return
         self.plan_again()
         for _ in range(ROUNDS):

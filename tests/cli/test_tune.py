@@ -109,6 +109,12 @@ def test_a_budget_is_said(burnish, tmp_path):
     assert "takes 6 s" in found.stderr and "configs measured in" in found.stdout
 
 
+def test_bench_says_when_not_all_was_measured(burnish, tmp_path):
+    options = ("--against", "none", "--rounds", 1, "--threads", 1, "--records", tmp_path / "r.jsonl")
+    said = burnish("bench", "digits", *options, "--tune", 1).stderr
+    assert "tuned digits for 1 thread" in said and "not all default configs were measured (1 " in said
+
+
 def heed_interrupts():
     """Shells start jobs in the background with SIGINT ignored, which children inherit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

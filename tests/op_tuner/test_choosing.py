@@ -63,6 +63,23 @@ def test_choosing_takes_no_more_than_its_share(here, clock):
     assert first.chosen + second.chosen == int(SHARE * whole)
 
 
+def test_a_space_is_learnt_in_parts(here, clock):
+    """What is left of it when the share is used up waits until the run has gone on."""
+
+    class Parts(Slow):
+        left = 9
+
+        def prepare(self):
+            self.clock[0] += 1.0
+            self.left -= 1
+            return self.left > 0
+
+    strategy, whole = Parts(clock), 100.0
+    assert here.propose(strategy, 1, 0.0, whole)[1] is None and strategy.left == 9 - SHARE * whole / 2
+    assert here.propose(strategy, 1, 0.0, whole)[1] is None and not strategy.chosen
+    assert here.propose(strategy, 1, whole, whole)[1] == [0.0] and not strategy.left
+
+
 def test_where_chance_finds_nothing_it_is_chosen(here, clock):
     strategy = Slow(clock, seconds=1e6)
     here.propose(strategy, 1, 0.0, 1.0)

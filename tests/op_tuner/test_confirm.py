@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 from burnish.compiler.target import host
 from burnish.compiler.templates import registry
-from burnish.op_tuner import confirm
 from burnish.op_tuner.costs import MeasuredCosts
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
@@ -51,7 +50,7 @@ class Alone:
 class Network:
     """Modules whose kernels take so long by x, `noise` more or less by turn; that of `bad` fails."""
 
-    name, differs = "net", False
+    name, differs, preparing = "net", False, 3.0
 
     def __init__(self, inside, noise=0.0, bad=None, interrupted=False):
         self.inside, self.noise, self.bad, self.interrupted = inside, noise, bad, interrupted
@@ -96,6 +95,36 @@ def tuned(task, records, network, trials=5, calls=2):
 
 def picked(task, records):
     return Question().params(task, Records(records.path, shipped=False).pick_config(task))
+
+
+def test_nothing_is_compared_before_all_defaults_are_known(task, records):
+    network = Network({1: 1.0})
+    wanted = [Wanted(task, 1, 1), Wanted(replace(task, name="other"), 1, 1)]
+    found = Tuner(wanted, records, threads=1, strategy="random", measure=Alone(), network=network)
+    found.run(trials=1)
+    assert not network.asked and "default configs" in found.confirming.failure
+
+
+def test_the_forecast_has_the_time_to_compare(task, records, monkeypatch):
+    clock = [0.0]
+
+    class Slow(Alone):
+        def __call__(self, candidates, alone=False):
+            for result in super().__call__(candidates, alone):
+                clock[0] += 1.0
+                yield result
+
+    class SlowNetwork(Network):
+        def __call__(self, variants, seconds, time_limit):
+            clock[0] += self.preparing + seconds
+            return super().__call__(variants, seconds, time_limit)
+
+    monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
+    network = SlowNetwork({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9})
+    wanted = [Wanted(replace(task, name=f"task{n}"), 1, 1) for n in range(3)]
+    found = Tuner(wanted, records, threads=1, strategy="random", measure=Slow(), network=network)
+    found.run(trials=15)
+    assert found.forecast.seconds == pytest.approx(clock[0], rel=0.25) and clock[0] > 15 + network.preparing
 
 
 @pytest.mark.parametrize(
@@ -225,7 +254,7 @@ def test_comparing_is_reserved_from_the_budget(task, records, monkeypatch):
 
     class SlowNetwork(Network):
         def __call__(self, variants, seconds, time_limit):
-            clock[0] += confirm.PREPARING + seconds
+            clock[0] += self.preparing + seconds
             return super().__call__(variants, seconds, time_limit)
 
     monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
