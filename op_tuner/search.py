@@ -3,10 +3,10 @@
 random     every point of the space is as likely as its answers
 genetic    crosses and changes the fastest measured so far
 annealing  simulated annealing on models of the costs, then a batch of high scores that differ from each
-           other (Chen et al. 2018, *Learning to Optimize Tensor Programs*, algorithm 1). The walk goes by
-           drafts, which are quick; the best of them are scored properly. In a small space all are drafted.
-           There are several models, which differ where little is known; each leads its own chains and
-           proposes its part of the batch
+           other (Chen et al. 2018, *Learning to Optimize Tensor Programs*, algorithm 1) and from what is
+           known. The walk goes by drafts, which are quick; the best of them are scored properly. In a small
+           space all are drafted. There are several models, which differ where little is known; each leads its
+           own chains and proposes its part of the batch
 
 None of them proposes a point twice.
 """
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Protocol
 
 import numpy as np
@@ -30,9 +30,10 @@ STEPS = 125  # of every chain in a round, at most
 PATIENCE = 25  # steps without a better point
 FEW = 8192  # points that are all scored instead of walking among them
 PLANNED = 0.25  # how many points a round chooses, over those measured by then; one batch at least
-VERIFIED = 2  # times the batch: the best drafts, which are scored properly
+DRAFTED = 16  # times the batch: the best drafts, out of which those that are apart are
+VERIFIED = 2  # times the batch: scored properly
 EPSILON = 0.05  # share of a batch that is random
-DIVERSITY = 0.1  # standard deviations of the scores that a new answer to a question is worth
+NOVELTY = 2.0  # standard deviations of the scores known that a point is worth which has none near it
 POPULATION, MUTATED = 32, 0.5
 
 
@@ -177,29 +178,31 @@ class Annealing(Random):
         chains, in a small space of all points, are scored properly."""
         rows, opinions, drafts = self._walk()
         self.walked = len(rows)
-        taken = {row.tobytes() for row in self.numbered.rows(list(self.times))}
+        known = self.numbered.rows(list(self.times))
         order = np.argsort(-drafts, kind="stable")
         parts = []
         for opinion in range(self.scorer.opinions):
             share = len(range(opinion, count, self.scorer.opinions))
             best = order[opinions[order] == opinion]
-            points = self._points(rows[best[drafts[best] > -math.inf]], VERIFIED * share, taken)
-            scores = dict(zip(points, map(float, self.scorer.scores(points, opinion))))
-            parts.append(diverse(scores, share))
-            taken |= {row.tobytes() for row in self.numbered.rows(parts[-1])}
+            best = best[unknown(rows[best], known, DRAFTED * share)]
+            worth = NOVELTY * self._spread(known, opinion)
+            drafted = apart(rows[best], drafts[best], known, VERIFIED * share, worth)
+            points = self._valid(rows[best[drafted]])
+            found = self.numbered.rows(points)
+            scores = self.scorer.scores(points, opinion)
+            chosen = apart(found, scores, known, share, worth)
+            parts.append([points[n] for n in chosen])
+            known = np.concatenate([known, found[chosen]])
         return [point for turn in zip_longest(*parts) for point in turn if point is not None]
 
-    def _points(self, rows: np.ndarray, count: int, taken: Collection[bytes]) -> list[Point]:
-        """The first `count` of the points that are valid and not taken."""
-        found: dict[Point, None] = {}
-        for n, row in enumerate(rows):
-            if len(found) == count:
-                break
-            if row.tobytes() not in taken:
-                (point,) = self.numbered.points(rows[n : n + 1])
-                if point is not None:
-                    found[point] = None
-        return list(found)
+    def _spread(self, known: np.ndarray, opinion: int) -> float:
+        """Standard deviation of what a model says of known points."""
+        drafts = self.scorer.drafts(self.numbered, known, np.full(len(known), opinion))
+        finite = drafts[np.isfinite(drafts)]
+        return float(np.std(finite)) if len(finite) else 0.0
+
+    def _valid(self, rows: np.ndarray) -> list[Point]:
+        return [point for point in self.numbered.points(rows) if point is not None]
 
     def _walk(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(n, knobs) points, (n,) the models that they were drafted by, and (n,) those drafts."""
@@ -270,16 +273,23 @@ class _Drafts:
         return asked[:, 1:], asked[:, 0], np.array(list(self._known.values()))
 
 
-def diverse(scores: dict[Point, float], count: int) -> list[Point]:
-    """A batch out of the best, greedily by score and by how many answers it adds that no other one has."""
-    finite = {p: s for p, s in scores.items() if s > -math.inf}
-    pool = sorted(finite, key=lambda p: -finite[p])[: VERIFIED * count]
-    weight = DIVERSITY * float(np.std([finite[p] for p in pool])) if pool else 0.0
-    covered: set[tuple[str, object]] = set()
-    batch: list[Point] = []
-    while pool and len(batch) < count:
-        best = max(pool, key=lambda p: finite[p] + weight * len(set(p) - covered))
-        pool.remove(best)
-        covered |= set(best)
-        batch.append(best)
-    return batch
+def unknown(rows: np.ndarray, known: np.ndarray, count: int) -> np.ndarray:
+    """Indices of the first rows that are not known."""
+    taken = {row.tobytes() for row in known}
+    return np.array(list(islice((n for n, row in enumerate(rows) if row.tobytes() not in taken), count)), int)
+
+
+def apart(rows: np.ndarray, scores: np.ndarray, known: np.ndarray, count: int, worth: float) -> np.ndarray:
+    """Indices of a batch: greedily by score less `worth` log(1 + Σ e^-d), over the known and chosen ones that
+    differ from it in d answers. Scores alone would ask for ever more of what is known to be good, and never
+    hear of what a model is wrong about."""
+    near = np.zeros(len(rows))
+    for row in known:
+        near += np.exp(-np.sum(rows != row, axis=1))
+    left, chosen = np.array(scores, float), []
+    for _ in range(min(count, int(np.isfinite(left).sum()))):
+        best = int(np.argmax(left - worth * np.log1p(near)))
+        chosen.append(best)
+        left[best] = -math.inf
+        near += np.exp(-np.sum(rows != rows[best], axis=1))
+    return np.array(chosen, int)

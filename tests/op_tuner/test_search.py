@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from burnish.compiler.templates import registry
 from burnish.op_tuner import search
-from burnish.op_tuner.search import CHAINS, VERIFIED, Annealing, Genetic, Random, diverse
+from burnish.op_tuner.search import CHAINS, VERIFIED, Annealing, Genetic, Random, apart
 from burnish.op_tuner.space import Space
 
 from .tasks import double
@@ -232,10 +232,14 @@ def test_annealing_leaves_out_what_cannot_be_built(space):
     assert np.mean([dict(p)["x"] <= 4 for p in points]) > 0.75
 
 
-def test_batches_differ():
-    """Of nearly equals, those that answer differently; a much better score still wins."""
-    best, like, other = ((("a", a), ("b", b), ("c", c)) for a, b, c in ((1, 1, 0), (1, 1, 1), (2, 2, 0)))
-    bad = {(("a", n), ("b", n), ("c", n)): -10.0 for n in (3, 4, 5)}
-    scores = {best: 1.0, like: 0.999, other: 0.99, **bad}
-    assert diverse(scores, 2) == [best, other] and set(diverse(scores, 3)) == {best, other, like}
-    assert diverse({best: -np.inf}, 3) == [] and diverse({}, 3) == []
+def test_batches_are_apart():
+    """Of nearly equals, those far from what is known and from each other; a much better score wins."""
+    rows = np.array([[1, 1, 0], [1, 1, 1], [2, 2, 0], [3, 3, 0]])
+    none = np.zeros((0, 3), int)
+    scores = np.array([1.0, 0.999, 0.99, -10.0])
+    assert list(apart(rows, scores, none, 2, 0.1)) == [0, 2]
+    assert list(apart(rows, scores, none, 4, 0.1)) == [0, 2, 1, 3]
+    assert list(apart(rows, scores, none, 2, 0.0)) == [0, 1]
+    assert list(apart(rows, scores, np.array([[1, 1, 2]] * 3), 2, 0.1)) == [2, 1]
+    assert list(apart(rows, np.full(4, -np.inf), none, 2, 0.1)) == []
+    assert list(apart(none, np.zeros(0), none, 2, 0.1)) == []
