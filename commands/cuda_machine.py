@@ -63,6 +63,7 @@ def measure_with(torch: Any, device: CudaDevice) -> CudaMachine:
             product()  # a second of work that nobody waits for yet
         found = found or clocks(device)
         torch.cuda.synchronize()
+    torch.cuda.empty_cache()
     return CudaMachine(str(device), found, copied, gflops)
 
 

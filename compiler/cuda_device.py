@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from .in_child import in_child
+from .in_child import in_child, is_loaded
 
+LIBRARY = "libcuda.so"
 # cuda.h, CUdevice_attribute
 _CLOCK, _UNITS, _MEMORY_CLOCK, _MAJOR, _MINOR = 13, 16, 36, 75, 76
 _VERSION = Path("/proc/driver/nvidia/version")
@@ -38,13 +39,13 @@ def find_cuda_device() -> CudaDevice | None:
 
 @cache
 def _ask(visible: str) -> CudaDevice | None:
-    data = in_child(_find)
+    data = _find() if is_loaded(LIBRARY) else in_child(_find)  # CUDA that is in use does not work in a child
     return CudaDevice(**data) if data else None
 
 
 def _find() -> dict[str, object] | None:
     try:
-        library = ctypes.CDLL("libcuda.so.1")
+        library = ctypes.CDLL(f"{LIBRARY}.1")
     except OSError:
         return None
     device, count, version = ctypes.c_int32(), ctypes.c_int32(), ctypes.c_int32()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -22,3 +23,8 @@ def in_child(question: Callable[[], object]) -> Any:
         text = answer.read()
     os.waitpid(child, 0)
     return json.loads(text) if text else None
+
+
+def is_loaded(library: str) -> bool:
+    """Whether this process has loaded a library whose file's name contains this."""
+    return library in Path("/proc/self/maps").read_text()

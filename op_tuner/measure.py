@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import TypeVar
 
 import llvmlite.binding as llvm
@@ -22,7 +21,8 @@ import numpy as np
 
 from ..compiler.build_kernel import Kernel, assemble, device_program
 from ..compiler.codegen.llvm import LoadedCode
-from ..compiler.cuda_device import CudaDevice, find_cuda_device
+from ..compiler.cuda_device import LIBRARY, CudaDevice, find_cuda_device
+from ..compiler.in_child import is_loaded
 from ..compiler.ir.loops import Buffer, Program, Store, loop
 from ..compiler.ir.plan import ALIGNMENT, BufferRef, KernelCall, Plan, PlanIO, encode
 from ..compiler.ir.scalar import Load, Var
@@ -200,14 +200,14 @@ def _require_gpu(target: Target) -> None:
     if target.gpu.language == "cuda":
         find_nvcc()
     library, name = _DRIVERS[target.gpu.language]
-    if library in Path("/proc/self/maps").read_text():
+    if is_loaded(library):
         raise InputError(
             f"target {target.name}: this process has used {name}, and the drivers' threads do not survive in "
             "children that measure; measure before the first run, or by `burnish tune`"
         )
 
 
-_DRIVERS = {"opencl": ("libOpenCL", "OpenCL"), "cuda": ("libcuda.so", "CUDA")}
+_DRIVERS = {"opencl": ("libOpenCL", "OpenCL"), "cuda": (LIBRARY, "CUDA")}
 
 
 def find_gpu(target: Target) -> OpenCLDevice | CudaDevice:

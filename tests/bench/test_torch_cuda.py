@@ -166,7 +166,7 @@ def test_the_gpus_rates_are_the_fastest_of_a_few_tries(monkeypatch):
         empty=lambda *size, **how: tensor,
         randn=lambda *size, **how: tensor,
         mm=lambda a, b: done.append(f"product {matmul.allow_tf32}"),
-        cuda=SimpleNamespace(Event=Event, synchronize=lambda: None),
+        cuda=SimpleNamespace(Event=Event, synchronize=lambda: None, empty_cache=lambda: None),
         backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul)),
     )  # fmt: skip
     times = iter([0.5, 0.5, 1.0, 2.0, *[3.0] * 6] + 3 * [0.5, 0.5, 1100.0, 1000.0, *[1200.0] * 6])

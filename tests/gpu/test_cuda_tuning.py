@@ -82,6 +82,19 @@ def test_no_gpu_or_an_older_one_is_an_error(monkeypatch, device, message):
         measure.find_gpu(TARGETS["cuda-sm90"])
 
 
+@pytest.mark.parametrize("loaded", [True, False])
+def test_the_driver_is_asked_here_only_if_it_is_in_use_anyway(run, loaded):
+    text = run(
+        "-c",
+        "import ctypes\n"
+        "from burnish.compiler.cuda_device import find_cuda_device\n"
+        f"{loaded} and ctypes.CDLL('libcuda.so.1').cuInit(0)\n"
+        "print(find_cuda_device())\n"
+        "print('libcuda' in open('/proc/self/maps').read())",
+    )
+    assert text.splitlines() == ["Fake A100, sm_80, driver CUDA 12.4", str(loaded)]
+
+
 def test_a_process_that_has_used_cuda_does_not_measure(driver, monkeypatch):
     monkeypatch.setattr(measure, "find_cuda_device", lambda: DEVICE)
     with pytest.raises(InputError, match="this process has used CUDA"):
