@@ -16,7 +16,7 @@ from ..compiler.templates.registry import ALGORITHMS
 from .fuse import kind_of
 from .pairs import KEPT, STRIPS, convolution, depthwise_before, pointwise_after
 
-ACCURACY = 1e-5
+ACCURACY = 5e-6
 """The largest error of an algorithm, over its largest output, that plans allow unless told otherwise."""
 DIRECT = "direct"
 POINTWISE = "pointwise"
