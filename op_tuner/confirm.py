@@ -9,6 +9,7 @@ in turns (`turns`), so that one run compares some configs of all tasks.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -19,6 +20,7 @@ from ..compiler.build_kernel import Kernel
 from ..compiler.kernel_task import KernelTask
 from .costs import record_of
 from .hardware import Hardware
+from .isolate import Spans
 from .measure import Measurement
 from .records import PLAN, Record
 from .space import Point
@@ -62,10 +64,15 @@ class Network(Protocol):
 
 
 class Confirming:
-    """Compares configs inside of a network; every comparison is a record. `failure` says what went wrong."""
+    """Compares configs inside of a network; every comparison is a record. `failure` says what went wrong.
 
-    def __init__(self, network: Network, threads: int, cold: bool, hardware: Hardware):
-        self.network, self._how = network, (threads, cold, hardware)
+    spans              are told when modules were made and run
+    building, running  seconds of that, so far
+    """
+
+    def __init__(self, network: Network, threads: int, cold: bool, hardware: Hardware, spans: Spans):
+        self.network, self._how, self.spans = network, (threads, cold, hardware), spans
+        self.building = self.running = 0.0
         self.failure = ""
         self._prepared: float | None = None  # seconds that preparing took
 
@@ -102,8 +109,7 @@ class Confirming:
         first = [None] if differs and (len(configs) > 1 or not self.network.pair().heard) else []
         while len(configs) + len(first) > 1 and not self.failure:
             seconds = min(left - self._preparing, self._seconds(len(configs) + len(first), network))
-            turns = self.network([*configs, *first], max(0.0, seconds), TIME_LIMIT)
-            self._prepared = turns.preparing
+            turns = self._turns([*configs, *first], max(0.0, seconds))
             if turns.failed is None:
                 yield from self._compared(tasks, configs, turns.rounds)
                 if first:
@@ -120,6 +126,16 @@ class Confirming:
             for found in tasks:
                 if failed[found.task.digest] != configs[0][found.task.digest]:
                     yield self._record(found, failed[found.task.digest], wrong)
+
+    def _turns(self, variants: Sequence[Mapping[str, Point] | None], seconds: float) -> Turns:
+        start = time.monotonic()
+        turns = self.network(variants, seconds, TIME_LIMIT)
+        took = time.monotonic() - start
+        self.spans.add(took)
+        self._prepared = turns.preparing
+        self.building += min(took, turns.preparing)
+        self.running += max(0.0, took - turns.preparing)
+        return turns
 
     def _seconds(self, count: int, network: float) -> float:
         """Of turns: two runs each."""

@@ -131,7 +131,7 @@ class Tuner:
             threads, cold=cold, seconds=seconds, time_limit=time_limit, hardware=hardware
         )
         self.progress, self.replan, self.announce = progress, replan, announce
-        how = (threads, cold, self.measure.hardware)
+        how = (threads, cold, self.measure.hardware, self.measure.spans)
         self.confirming = None if network is None else Confirming(network, *how)
         self.measured = 0
         self.spent = Spent()
@@ -188,6 +188,10 @@ class Tuner:
             self._next = None
             whole = self._elapsed()
             self.spent.whole += whole
+            if self.confirming is not None:
+                self.spent.building += self.confirming.building
+                self.spent.running += self.confirming.running
+                self.confirming.building = self.confirming.running = 0.0
             self.spent.overhead += max(0.0, whole - (self.measure.spans.seconds - busy))
 
     def _want(self, wanted: Sequence[Wanted]) -> bool:
@@ -245,7 +249,8 @@ class Tuner:
     def _search(self) -> None:
         while not self._over(self._reserve()):
             calibrated = self._by_model and len(self._choices) >= CALIBRATION
-            if self.forecast is None and (calibrated or self._progress() >= EARLY):
+            late = self._progress() >= EARLY and self._mean_cost() > 0  # nothing is tried yet with records
+            if self.forecast is None and (calibrated or late):
                 self._predict()
             best = self._next
             if best is None or not self._choosing.ready(best.strategy):

@@ -125,6 +125,7 @@ def test_the_forecast_has_the_time_to_compare(task, records, monkeypatch):
     found = Tuner(wanted, records, threads=1, strategy="random", measure=Slow(), network=network)
     found.run(trials=15)
     assert found.forecast.seconds == pytest.approx(clock[0], rel=0.25) and clock[0] > 15 + network.preparing
+    assert found.spent.building + found.spent.running >= clock[0] - 15, "modules are made and run"
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,22 @@ def test_the_forecast(tasks, records, monkeypatch):
     assert told[0].before == found.before and 1 < told[0].gain < 7
 
 
+def test_the_forecast_of_a_run_that_goes_on(tasks, records, monkeypatch):
+    """What trials take is not known yet when all defaults are in the records and planning took long."""
+    clock = [0.0]
+
+    class Slow(Measurer):
+        def measure(self, task, cfg):
+            clock[0] += 1
+            return super().measure(task, cfg)
+
+    tuner(tasks, records, Measurer()).run(trials=2)
+    monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
+    found = tuner(tasks, records, Slow())
+    found.run(budget=50, started=-15.0)
+    assert found.forecast.seconds == pytest.approx(50, rel=0.25) and found.forecast.trials < 50
+
+
 def test_the_course_of_a_run(tasks, records):
     found = tuner(tasks, records, Measurer(wrong={(3, 4)}))
     found.run(trials=57)
