@@ -31,6 +31,7 @@ Epilogue = Callable[[Expr], Body]
 
 ROW, COLUMN, BATCH = "block_y", "block_x", "block_z"
 THREADS = 256
+MOST_AHEAD = 8  # elements that a thread moves to shared memory at once, each in a register on its way
 SHORTEST_PART = 32  # terms of a sum that is split
 MOVED = 8.0  # multiply-adds that a unit could do while an element comes from the last cache
 WARPS = 8  # that keep a unit busy
@@ -274,7 +275,9 @@ class _Builder:
     def stage(self, buffer: str, factor: Expr, axes: Axes, first: Expr, width: int) -> Body:
         """The factor's values of this block → shared memory, an element a thread at a time."""
         depth, sums = self.c.depth, self.p.sums
-        number = Var("of_items") * self.threads + Var("thread_x")
+        count = -(-depth * width // self.threads)
+        ahead = max(n for n in range(1, MOST_AHEAD + 1) if count % n == 0)
+        number = (Var("of_turns") * ahead + Var("of_items")) * self.threads + Var("thread_x")
         if along_sums(factor, sums):
             across, kk = s.binary("floordiv", number, depth), s.binary("mod", number, depth)
         else:
@@ -289,7 +292,8 @@ class _Builder:
         total = depth * width
         if total % self.threads:
             store = (If(s.lt(number, total), store),)
-        return (loop("of_items", -(-total // self.threads), *store, kind="unroll"),)
+        turn = loop("of_items", ahead, *store, kind="unroll")
+        return (loop("of_turns", count // ahead, turn),)
 
     def multiply(self) -> Body:
         """One term of the sum for all elements of the thread."""
