@@ -46,7 +46,8 @@ def test_counts_repeat_and_small_tiles_take_more(measurer):
     assert [m.config["tile_m"] == 1 for m in results] == [False, False, True]
     assert results[0].seconds == pytest.approx(results[1].seconds, rel=0.01)
     assert results[2].seconds > 1.2 * results[0].seconds
-    assert results[0].seconds > 48 * 48 * 64 / 4 / A53.multiply_adds / simulated.CLOCK
+    a_cycle = 1.0 if measurer.pressure else A53.multiply_adds  # LLVM's model starts more of them
+    assert results[0].seconds > 48 * 48 * 64 / 4 / a_cycle / simulated.CLOCK
     assert measurer.spans.seconds >= sum(m.running for m in results)
 
 
