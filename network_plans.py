@@ -14,7 +14,7 @@ from .compiler.kernel_task import KernelTask
 from .compiler.target import Target
 from .graph_passes.alternatives import Decision
 from .graph_passes.assign_layouts import apply_plan, memory_of_plans
-from .graph_passes.plan_layout import Cost, LayoutPlan, PlanOptions, plan_layout
+from .graph_passes.plan_layout import LayoutPlan, Planner, PlanOptions, plan_by
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.rivals import rivals
 from .graph_passes.setup import split_setup
@@ -57,20 +57,22 @@ class NetworkPlans:
         self._memory = memory_of_plans(graph, target, threads)
         self._known: dict[Hashable, _Kernels] = {}
         self.carrying = 0.0  # seconds that carrying out a plan took lately
-        self._first = self._now = self._plan(predicted)
+        self._planner = Planner(graph, target.lanes(4), predicted, options.accuracy)
+        self._first = self._now = self._plan(self._planner)
 
     def wanted(self) -> list[Wanted]:
         """The tasks of the best plan, of the first one, and those that are close to a place in the best.
 
         Where the best by times of kernels is known to be no faster in the network, the first is the best."""
         cost = self._choices.price(self._costs)
-        self._now = best = self._plan(cost)
+        planner = self._planner.by(cost)
+        self._now = best = self._plan(planner)
         if self._costs.compared and self.pair().refused:
             self._now = self._first
         found = {**self._first.tasks, **self._now.tasks}
         targets: dict[str, list[float]] = {}
         expected: dict[str, float] = {}
-        for rival in rivals(self.graph, self.target.lanes(4), cost, self.options, best.plan):
+        for rival in rivals(planner, cost, self.options, best.plan):
             node = self.graph.nodes[rival.node]
             task = self._choices.tasks.get((node.outputs, rival.decision))
             if task is not None:
@@ -125,8 +127,8 @@ class NetworkPlans:
         self.carrying = time.monotonic() - start
         return graph
 
-    def _plan(self, cost: Cost) -> _Kernels:
-        plan = plan_layout(self.graph, self.target.lanes(4), cost, self.options, self._memory)
+    def _plan(self, planner: Planner) -> _Kernels:
+        plan = plan_by(planner, self.options, self._memory)
         routes = frozenset((c.value, c.source, c.hops) for c in plan.conversions)
         key = (frozenset(plan.decisions.items()), routes)
         if key not in self._known:

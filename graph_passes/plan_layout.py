@@ -13,6 +13,7 @@ section 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Protocol
@@ -112,7 +113,13 @@ def plan_layout(
     `memory` says how many bytes a module of a plan takes; a memory limit needs it. InfeasibleError where no
     plan stays within the limit.
     """
-    planner = Planner(graph, block, cost, options.accuracy)
+    return plan_by(Planner(graph, block, cost, options.accuracy), options, memory)
+
+
+def plan_by(
+    planner: Planner, options: PlanOptions, memory: Callable[[LayoutPlan], int] | None = None
+) -> LayoutPlan:
+    """As `plan_layout`, whose other arguments made the planner."""
     if options.mode == "local":
         return planner.local()
     if options.mode == "fixed":
@@ -178,11 +185,20 @@ class Planner:
     """One planning problem; a choice is the position of an alternative for each node."""
 
     def __init__(self, graph: Graph, block: int, cost: Cost, accuracy: float):
-        self.graph, self.block, self.cost = graph, block, cost
+        every = (alternatives(graph, node, block, accuracy, cost.kind) for node in graph.nodes)
+        self._open(graph, block, cost, list(every))
+
+    def by(self, cost: Cost) -> Planner:
+        """The planner of the same problem by other costs."""
+        other = copy(self)
+        other._open(self.graph, self.block, cost, self._alternatives)
+        return other
+
+    def _open(self, graph: Graph, block: int, cost: Cost, every: list[list[Decision]]) -> None:
+        self.graph, self.block, self.cost, self._alternatives = graph, block, cost, every
         self.options: dict[int, list[Decision]] = {}
         self.costs: dict[int, np.ndarray] = {}
-        for n, node in enumerate(graph.nodes):
-            decisions = alternatives(graph, node, block, accuracy, cost.kind)
+        for n, (node, decisions) in enumerate(zip(graph.nodes, every)):
             priced = [(d, cost.node(graph, node, d)) for d in decisions]
             possible = [p for p in priced if np.isfinite(p[1])] or priced
             self.options[n] = [d for d, _ in possible]

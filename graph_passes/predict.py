@@ -27,7 +27,7 @@ from .fuse import is_window
 from .pairs import KEPT, convolution
 from .views import joins_in_place
 
-MODEL = "analytic-3"
+MODEL = "analytic-4"
 """The model's name; its number changes with what it predicts."""
 CLOCK = 3.5e9  # Hz; targets do not name theirs, and it scales all costs alike
 DIRECT_RATE = 0.95  # of the peak
@@ -42,7 +42,8 @@ RAGGED = 0.75  # where the last vector of each row is partial
 GROUPED_RATE = 0.35  # the same for groups of channels
 SCALAR_RATE = 0.05  # convolutions that fill no vectors
 LAST_RATE = 0.86  # channels last, over channels in blocks: the taps' pixels are further apart
-NARROW, NARROW_FIRST = 0.7, 4.0  # pixels of a row that are lost at its ends
+NARROW, NARROW_FIRST = 0.7, 4.0  # pixels of a row that are lost at its ends; the second where plain channels
+# are read, but for windows that no padding cuts
 SKIPPING = 0.9  # pointwise with a stride: a part of each cache line is used
 FIRST_RATE = 0.86  # plain channels in, blocks out
 ONE_BY_ONE = 0.7  # channels that fill no vector, where multiply-adds take a lane of one
@@ -149,7 +150,8 @@ class PredictedCost:
         elif decision.writes is None or grouped:
             rate = SCALAR_RATE
         elif decision.reads is None:
-            rate = FIRST_RATE * _whole(out.dims[-1], NARROW_FIRST)
+            uncut = weights.dims[-1] > 1 and not any(conv.op.pads)
+            rate = FIRST_RATE * _whole(out.dims[-1], NARROW if uncut else NARROW_FIRST)
         elif self.target.multiplies_by_lane and channels > 1 and channels % self.target.lanes(4):
             rate *= ONE_BY_ONE
         elif not decision.writes.blocks and weights.dims[-1] > 1:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import networkx
 import numpy as np
 
 from ..compiler.ir.graph import Graph
@@ -16,6 +17,8 @@ from .task_cost import TaskCost
 
 CLOSE = 1.5
 """A choice that takes this many times what would pay is no rival."""
+REACH = 8
+"""So many edges away from a node, the plan stays what it is while the node does something else."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,15 @@ class Rival:
     target: float
 
 
-def rivals(graph: Graph, block: int, cost: TaskCost, options: PlanOptions, plan: LayoutPlan) -> list[Rival]:
-    """The rivals of a global plan's choices, each with the rest of the network planned anew around it.
+def rivals(planner: Planner, cost: TaskCost, options: PlanOptions, plan: LayoutPlan) -> list[Rival]:
+    """The rivals of a global plan's choices, each with what is within REACH of it planned anew.
 
     None under a memory limit, and none of the ablations', whose choices are not by cost alone.
     """
     if options.mode != "global" or options.memory_limit is not None:
         return []
-    planner = Planner(graph, block, cost, options.accuracy)
-    problem = planner.problem()
+    graph, problem = planner.graph, planner.problem()
+    around = _Around(problem, solve(problem, max_nodes=SEARCH_NODES).choice)
     beside = _beside(graph, plan)
     found = []
     for n, index, decision in _candidates(planner, plan):
@@ -43,8 +46,8 @@ def rivals(graph: Graph, block: int, cost: TaskCost, options: PlanOptions, plan:
         chosen = planner.options[n].index(plan.decisions[n])
         if not 0 < price <= CLOSE * (planner.costs[n][chosen] + beside.get(n, 0.0)):
             continue
-        other = solve(_forced(problem, n, index), max_nodes=SEARCH_NODES)
-        lost = planner.plan({m: other.choice[f"n{m}"] for m in planner.options}).cost - plan.cost
+        other = around.forced(f"n{n}", index)
+        lost = planner.plan({m: other[f"n{m}"] for m in planner.options}).cost - plan.cost
         target = price - lost * price / planner.costs[n][index]  # what is doubted has to be that much faster
         if price <= CLOSE * target:
             found.append(Rival(n, decision, float(target)))
@@ -68,8 +71,34 @@ def _beside(graph: Graph, plan: LayoutPlan) -> dict[int, float]:
     return {n: sum(costs.get(v, 0.0) for v in vs) for n, vs in values.items()}
 
 
-def _forced(problem: Problem, node: int, index: int) -> Problem:
-    """The problem in which a node has one alternative."""
-    only = np.full_like(problem.nodes[f"n{node}"], np.inf)
-    only[index] = problem.nodes[f"n{node}"][index]
-    return Problem({**problem.nodes, f"n{node}": only}, problem.edges)
+class _Around:
+    """A problem, and choices that solve it."""
+
+    def __init__(self, problem: Problem, choice: Mapping[str, int]):
+        self.problem, self.choice = problem, choice
+        self.neighbours = networkx.Graph()
+        self.neighbours.add_nodes_from(problem.nodes)
+        self.neighbours.add_edges_from(problem.edges)
+
+    def forced(self, node: str, index: int) -> dict[str, int]:
+        """The best choices where the node's is this one, and those that are out of reach stay."""
+        near = networkx.single_source_shortest_path_length(self.neighbours, node, REACH)
+        nodes = {name: self.problem.nodes[name] for name in near}
+        edges = {}
+        for u, v in self._edges(near):
+            between = self.problem.edges[u, v]
+            if u in near and v in near:
+                edges[u, v] = between
+            elif u in near:
+                nodes[u] = nodes[u] + between[:, self.choice[v]]
+            else:
+                nodes[v] = nodes[v] + between[self.choice[u]]
+        only = np.full_like(nodes[node], np.inf)
+        only[index] = nodes[node][index]
+        found = solve(Problem({**nodes, node: only}, edges), max_nodes=SEARCH_NODES)
+        return {**self.choice, **found.choice}
+
+    def _edges(self, near: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Those that touch nodes that are near."""
+        touched = {frozenset(e) for e in self.neighbours.edges(near)}
+        return ((u, v) for u, v in self.problem.edges if frozenset((u, v)) in touched)

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 from burnish.compiler.price import Price
-from burnish.graph_passes.plan_layout import MODES, PlanOptions, plan_layout
+from burnish.graph_passes import rivals as module
+from burnish.graph_passes.alternatives import ACCURACY
+from burnish.graph_passes.plan_layout import MODES, Planner, PlanOptions, plan_layout
 from burnish.graph_passes.rivals import rivals
+from burnish.models import zoo
 
 from .test_plan_layout import BLOCK, fused, network
 from .test_task_cost import Told, prices
@@ -22,7 +25,7 @@ def planned():
 
 def test_below_its_target_a_rival_is_chosen(planned):
     graph, cost, plan = planned
-    found = rivals(graph, BLOCK, cost, PlanOptions(), plan)
+    found = rivals(Planner(graph, BLOCK, cost, ACCURACY), cost, PlanOptions(), plan)
     assert found
     for rival in found:
         node = graph.nodes[rival.node]
@@ -37,4 +40,16 @@ def test_below_its_target_a_rival_is_chosen(planned):
 @pytest.mark.parametrize("mode", MODES[1:])
 def test_ablations_have_none(planned, mode):
     graph, cost, plan = planned
-    assert rivals(graph, BLOCK, cost, PlanOptions(mode), plan) == []
+    assert rivals(Planner(graph, BLOCK, cost, ACCURACY), cost, PlanOptions(mode), plan) == []
+
+
+def test_what_is_out_of_reach_does_not_matter(monkeypatch):
+    graph = fused(zoo.build("resnet18", image=32))
+    cost = prices(graph, Told(lambda task: None))
+    plan = plan_layout(graph, BLOCK, cost)
+    found = []
+    for reach in (module.REACH, len(graph.nodes)):
+        monkeypatch.setattr(module, "REACH", reach)
+        found.append(rivals(Planner(graph, BLOCK, cost, ACCURACY), cost, PlanOptions(), plan))
+    assert [(r.node, r.decision) for r in found[0]] == [(r.node, r.decision) for r in found[1]]
+    assert [r.target for r in found[0]] == pytest.approx([r.target for r in found[1]], rel=1e-3)
