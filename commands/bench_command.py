@@ -154,7 +154,7 @@ def command(
     if against is None:
         against = "onnxruntime" if emulated else "torch" if on_cuda else ",".join(peers.DEFAULT)
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
-    report: Any = bench_counts_report if emulated else bench_report
+    reports: Any = bench_counts_report if emulated else bench_report
     result: Any
     if emulated:
         others = peers.find_emulated(names, peers.System.find(root, machine), tflite) if names else []
@@ -169,10 +169,11 @@ def command(
             took.update(_tune(networks, threads, **tuning, records=records, target=target))
         result = _timed(networks, contestants, machine, gpu, threads=threads, rounds=rounds, seed=seed)
     if json_file:
-        write_file(json_file, report.to_json(result))
+        write_file(json_file, reports.to_json(result))
+    report = reports.report(result)
     if markdown:
-        write_file(markdown, report.to_markdown(result))
-    report.show(result)
+        write_file(markdown, report.to_markdown())
+    report.show()
 
 
 def _counted(

@@ -7,47 +7,22 @@ import json
 import math
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from .bench_counts import KINDS, CountGroup, CountResult, CountRow
-from .bench_report import TIE, WIDTH
+from .bench_report import TIE
+from .report import Report, Section
 
 FORMAT = "burnish-counts-1"
 _NUMBERS = ("instructions", "best peer's / own", "fmla", "vector loads", "vector stores", "whole process")
 _COLUMNS = ("", *_NUMBERS, "algorithm", "")
 
 
-def show(result: CountResult, console: Console | None = None) -> None:
-    """Print the tables and the summary; in colours where `console` is a terminal."""
-    if console is None:
-        terminal = Console()
-        console = terminal if terminal.is_terminal else Console(width=WIDTH)
-    for line in header(result):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-    for group in result.groups:
-        table = Table(title=title(result, group), title_justify="left", box=box.SIMPLE, title_style="bold")
-        for column in _COLUMNS:
-            table.add_column(column, justify="right" if column in _NUMBERS else "left", overflow="fold")
-        for row in group.rows:
-            table.add_row(*cells(group, row), style="bold" if row.subject else None)
-        console.print(table, soft_wrap=True)
-    for line in summary(result):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-def to_markdown(result: CountResult) -> str:
-    """The same for a page of documentation."""
-    lines = [*(f"- {line}" for line in header(result)), ""]
-    for group in result.groups:
-        lines += [f"**{title(result, group)}**", "", "| " + " | ".join(_COLUMNS) + " |"]
-        lines.append("|" + "|".join(" ---: " if column in _NUMBERS else " --- " for column in _COLUMNS) + "|")
-        for row in group.rows:
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells(group, row)) + " |")
-        lines.append("")
-    lines += [f"- {line}" for line in summary(result)]
-    return "\n".join(lines) + "\n"
+def report(result: CountResult) -> Report:
+    """Tables and summary."""
+    sections = [
+        Section(title(result, g), [(cells(g, row), "bold" if row.subject else None) for row in g.rows])
+        for g in result.groups
+    ]
+    return Report(header(result), _COLUMNS, _NUMBERS, sections, summary(result))
 
 
 def to_json(result: CountResult) -> str:

@@ -8,19 +8,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from .bench import NOT_MEASURED, BenchResult, Group, Row, place
 from .intervals import Interval
+from .report import Report, Section
 
 FORMAT = "burnish-bench-1"
 # Gaps below this are ties: two runs of one binary differ by as much.
 TIE = 0.03
 
 BUSY = 0.3  # load average per core from which on the report warns
-WIDTH = 150  # where there is no terminal
 _NUMBERS = ("ms (interval)", "GFLOP/s (of peak)", "speed (interval)", "load s")
 _COLUMNS = ("", "precision", *_NUMBERS, "algorithm", "")
 
@@ -44,45 +40,12 @@ def to_json(result: BenchResult) -> str:
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def to_table(result: BenchResult, console: Console | None = None) -> str:
-    """The result as plain text; `show` is the same on a terminal."""
-    console = console or Console(width=WIDTH, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        show(result, console)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
-
-
-def show(result: BenchResult, console: Console | None = None) -> None:
-    """Print the tables and the summary; in colours where `console` is a terminal."""
-    if console is None:
-        terminal = Console()
-        console = terminal if terminal.is_terminal else Console(width=WIDTH)
-    for line in header(result):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-    for group in result.groups:
-        table = Table(title=title(group), title_justify="left", box=box.SIMPLE, title_style="bold")
-        for column in _COLUMNS:
-            table.add_column(column, justify="right" if column in _NUMBERS else "left", overflow="fold")
-        for row in group.rows:
-            table.add_row(*cells(result, group, row), style=_style(row))
-        console.print(table, soft_wrap=True)
-    for line in summary(result):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-def to_markdown(result: BenchResult) -> str:
-    """The same for a page of documentation."""
-    lines = [*(f"- {line}" for line in header(result)), ""]
-    for group in result.groups:
-        lines += [f"**{title(group)}**", "", "| " + " | ".join(_COLUMNS) + " |"]
-        lines.append("|" + "|".join(" ---: " if column in _NUMBERS else " --- " for column in _COLUMNS) + "|")
-        for row in group.rows:
-            lines.append(
-                "| " + " | ".join(cell.replace("|", "\\|") for cell in cells(result, group, row)) + " |"
-            )
-        lines.append("")
-    lines += [f"- {line}" for line in summary(result)]
-    return "\n".join(lines) + "\n"
+def report(result: BenchResult) -> Report:
+    """Tables and summary."""
+    sections = [
+        Section(title(g), [(cells(result, g, row), _style(row)) for row in g.rows]) for g in result.groups
+    ]
+    return Report(header(result), _COLUMNS, _NUMBERS, sections, summary(result))
 
 
 def header(result: BenchResult) -> list[str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from ..compiler.target import get_target, host_threads
@@ -20,6 +19,7 @@ from .options import ACCURACY, MEASURE, MEMORY_LIMIT, RECORDS, THREADS, model_op
 from .plan_page import page
 from .plan_report import SUMMARY_TITLES, Item, Report, microseconds, report, summary
 from .progress import show_progress
+from .report import console_of
 from .source import find_source
 
 WIDTH = 170
@@ -57,8 +57,7 @@ def command(model, target, shapes, dims, threads, plan, accuracy, memory_limit, 
     memory = memory_of_plans(graph, machine, workers)
     title = f"{source.name}, {machine.name}, {workers} thread{'s' * (workers > 1)}"
     found = report(title, graph, cost, predicted_cost(machine, workers), options, memory)
-    terminal = Console()
-    console = terminal if terminal.is_terminal else Console(width=WIDTH)
+    console = console_of(WIDTH)
     console.print(_items(found), soft_wrap=True)
     console.print(_modes(found), soft_wrap=True)
     console.print(f"memory {megabytes(found.memory or 0)}: weights, arena, scratch", highlight=False)

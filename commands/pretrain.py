@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from ..compiler.target import Target, get_target, host_threads
@@ -38,6 +37,7 @@ from ..workloads import Workload, choices, distinct, planned, zoo_networks
 from .files import check_writable
 from .options import RECORDS, parse_counts, parse_duration
 from .progress import Report, show_progress
+from .report import console_of
 
 WIDTH = 120
 MARGINS = (4.0, 2.0, 1.0, 0.5, 0.0)
@@ -98,8 +98,7 @@ def command(networks, samples, budget, no_measure, threads, folds, target, outpu
         *(count, len(found), (this_hardware().cpu,)),
     )
     size = save(output, model, about)
-    terminal = Console()
-    console = terminal if terminal.is_terminal else Console(width=WIDTH)
+    console = console_of(WIDTH)
     console.print(_table(qualities))
     console.print(_margins([q for q in qualities if not math.isnan(q.default)]))
     click.echo(f"wrote {output}: {size / 1e6:.2f} MB, {about}")

@@ -12,7 +12,6 @@ from typing import Any
 import click
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from ..compiler.target import host_threads
@@ -20,6 +19,7 @@ from ..pipeline import Module
 from .files import check_writable, write_file
 from .machine import Limits, measure_limits
 from .options import SEED, THREADS, compile_options
+from .report import console_of
 from .source import find_source, open_module, random_feeds
 
 WIDTH = 150  # where there is no terminal
@@ -74,8 +74,7 @@ def command(source, trace, sort, shapes, dims, target, cache, threads, seed):
     module = open_module(found, shapes, dims, threads, target=target, cache=cache)
     result = profile(module, random_feeds(found, module.inputs, seed), threads)
     limits = measure_limits([threads])
-    terminal = Console()
-    console = terminal if terminal.is_terminal else Console(width=WIDTH)
+    console = console_of(WIDTH)
     console.print(table(result, limits, sort == "time"), soft_wrap=True)
     for line in totals(result, limits):
         console.print(line, highlight=False, soft_wrap=True, markup=False)

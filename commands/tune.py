@@ -21,6 +21,7 @@ from .files import check_writable, write_file
 from .machine import measure_limits
 from .options import ACCURACY, MEMORY_LIMIT, RECORDS, SEED, THREADS, model_options, parse_duration
 from .progress import show_progress
+from .report import console_of
 from .source import find_source
 from .tune_page import page
 
@@ -103,8 +104,7 @@ def command(
     with show_progress() as progress:
         told = {**search, **planning, **sizes}
         found = tune(source.model, records=records, progress=progress, announce=_announce, **told)
-    terminal = Console()
-    console = terminal if terminal.is_terminal else Console(width=WIDTH)
+    console = console_of(WIDTH)
     console.print(_table(found), soft_wrap=True)
     for text in (*_changes(found), _summary(found, model, target)):
         console.print(text, highlight=False, soft_wrap=True, markup=False)

@@ -9,9 +9,9 @@ from pathlib import Path
 import burnish
 import numpy as np
 import pytest
-from burnish.commands import bench_counts_report as report
 from burnish.commands import peers
 from burnish.commands.bench_counts import CountGroup, CountResult, CountRow, count
+from burnish.commands.bench_counts_report import report, to_json
 from burnish.compiler.target import get_target
 from burnish.errors import InputError, ToolError
 from burnish.models import zoo
@@ -112,7 +112,7 @@ def result() -> CountResult:
 
 
 def test_the_report_says_that_there_are_no_times(result):
-    text = report.to_markdown(result)
+    text = report(result).to_markdown()
     assert "EMULATED cortex-a72, 1 thread: instructions, no times" in text
     assert "**c2, instructions on an emulated cortex-a72**" in text
     assert "c3, instructions on an emulated cortex-a72, outputs not checked" in text
@@ -125,7 +125,7 @@ def test_the_report_says_that_there_are_no_times(result):
 
 
 def test_json_is_versioned_and_finite(result):
-    document = json.loads(report.to_json(result))
+    document = json.loads(to_json(result))
     assert (document["format"], document["target"]) == ("burnish-counts-1", "cortex-a72")
     first = document["groups"][0]["rows"][0]
     assert first["counts"]["instructions"] == 4e6 and first["error"] is None and first["verdict"] == "fewer"

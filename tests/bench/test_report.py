@@ -2,8 +2,8 @@ import io
 import json
 
 import pytest
-from burnish.commands import bench_report as report
 from burnish.commands.bench import BenchResult, Group, Row
+from burnish.commands.bench_report import FORMAT, report, to_json, verdict
 from burnish.commands.intervals import Interval, median_interval
 from burnish.commands.machine import Limits, Machine
 from rich.console import Console
@@ -32,7 +32,7 @@ def result():
 
 
 def test_table_shows_losses_and_failures(result):
-    text = report.to_table(result)
+    text = report(result).to_text()
     assert "resnet18, 2 threads, 2.2 GFLOP" in text
     lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
     assert "11.0 (10.0–12.0)" in lines["burnish"] and "200 (40%)" in lines["burnish"]
@@ -49,18 +49,18 @@ def test_table_shows_losses_and_failures(result):
 
 def test_a_busy_machine_is_named(result):
     busy = BenchResult(**{**vars(result), "load": 1.9})
-    assert "BUSY: a load of 1.9" in report.to_table(busy)
+    assert "BUSY: a load of 1.9" in report(busy).to_text()
 
 
 def test_show_without_a_terminal_prints_plain_lines(result):
     stream = io.StringIO()
-    report.show(result, Console(file=stream, width=100))
+    report(result).show(Console(file=stream, width=100))
     assert "\x1b" not in stream.getvalue()
     assert "burnish" in stream.getvalue()
 
 
 def test_markdown_has_a_row_per_contestant(result):
-    lines = report.to_markdown(result).splitlines()
+    lines = report(result).to_markdown().splitlines()
     rows = [line for line in lines if line.startswith("| ")]
     assert len(rows) == 2 + 4
     assert all(line.replace("\\|", "").count("|") == rows[0].count("|") for line in rows)
@@ -68,8 +68,8 @@ def test_markdown_has_a_row_per_contestant(result):
 
 
 def test_json_holds_every_number_with_its_unit(result):
-    document = json.loads(report.to_json(result))
-    assert document["format"] == report.FORMAT
+    document = json.loads(to_json(result))
+    assert document["format"] == FORMAT
     assert document["machine"]["peak_gflops"] == {"2": 500.0}
     assert document["machine"]["caches"] == {"L1d": 49152, "L2": 1 << 20}
     assert document["versions"] == {"burnish": "0.1"}
@@ -89,8 +89,8 @@ def test_json_holds_every_number_with_its_unit(result):
     "speed, word", [(1.2, "faster"), (1.02, "tie"), (0.98, "tie"), (0.9, "slower"), (None, "alone")]
 )
 def test_verdicts(speed, word):
-    assert report.verdict(row("burnish", (1.0,), speed=speed)) == word
+    assert verdict(row("burnish", (1.0,), speed=speed)) == word
 
 
 def test_a_failed_row_has_the_verdict_failed():
-    assert report.verdict(Row("burnish", "1", "f32", reason="broken")) == "failed"
+    assert verdict(Row("burnish", "1", "f32", reason="broken")) == "failed"

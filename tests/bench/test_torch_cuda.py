@@ -202,7 +202,7 @@ def test_without_a_gpu_every_row_says_so():
     (group,) = result.groups
     assert len(group.rows) == 13
     assert all(row.reason == "not measured: no GPU here" and not row.seconds for row in group.rows)
-    text = bench_report.to_table(result)
+    text = bench_report.report(result).to_text()
     assert "GPU: not measured: this machine has no NVIDIA GPU" in text
     assert "convolution, GPU" in text and "burnish was not measured: convolution (GPU)" in text
     assert '"name": ""' in bench_report.to_json(result)
@@ -218,5 +218,5 @@ def test_a_gpus_rows_show_shares_of_its_rates_and_the_time_of_tuning():
     limits = Limits({}, {})
     result = BenchResult("today", describe_machine(), limits, 1, 0, 0.0, (group,), {}, machine)
     assert [result.share_of_peak(group, row) for row in group.rows] == pytest.approx([0.1, 2500 / 400e3])
-    text = bench_report.to_table(result)
+    text = bench_report.report(result).to_text()
     assert "tuned for 900 s" in text and "(10%)" in text and "net, GPU" in text

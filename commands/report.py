@@ -1,0 +1,72 @@
+"""Tables between lines of text, for a terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+WIDTH = 150  # where there is no terminal
+
+
+def console_of(width: int) -> Console:
+    """Standard output: as wide as the terminal, or as given where there is none."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=width)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table; each row has a cell per column, and a style for terminals."""
+
+    title: str
+    rows: Sequence[tuple[tuple[str, ...], str | None]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """`numbers` are those of the columns that hold numbers, which end at the right."""
+
+    header: Sequence[str]
+    columns: Sequence[str]
+    numbers: Sequence[str]
+    sections: Sequence[Section]
+    summary: Sequence[str]
+
+    def show(self, console: Console | None = None) -> None:
+        """Print it; in colours where `console` is a terminal."""
+        console = console or console_of(WIDTH)
+        for line in self.header:
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+        for section in self.sections:
+            table = Table(title=section.title, title_justify="left", box=box.SIMPLE, title_style="bold")
+            for column in self.columns:
+                justify = "right" if column in self.numbers else "left"
+                table.add_column(column, justify=justify, overflow="fold")
+            for row, style in section.rows:
+                table.add_row(*row, style=style)
+            console.print(table, soft_wrap=True)
+        for line in self.summary:
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def to_text(self) -> str:
+        """What `show` prints where there is no terminal."""
+        console = Console(width=WIDTH, color_system=None, force_terminal=False)
+        with console.capture() as captured:
+            self.show(console)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+    def to_markdown(self) -> str:
+        """The same for a page of documentation."""
+        lines = [*(f"- {line}" for line in self.header), ""]
+        rule = "|" + "|".join(" ---: " if c in self.numbers else " --- " for c in self.columns) + "|"
+        for section in self.sections:
+            lines += [f"**{section.title}**", "", f"| {' | '.join(self.columns)} |", rule]
+            for row, _ in section.rows:
+                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+            lines.append("")
+        lines += [f"- {line}" for line in self.summary]
+        return "\n".join(lines) + "\n"
