@@ -30,7 +30,7 @@ from .graph_passes.views import find_views
 from .kernel_cache import KernelStore
 from .module import Module, load
 from .op_tuner.costs import MeasuredCosts, conversion_task
-from .op_tuner.measure import require_runnable
+from .op_tuner.measure import find_gpu
 from .op_tuner.records import default_path, tuned_configs
 from .runtime.binding import thread_count
 
@@ -178,7 +178,7 @@ def price(
     What they do not say is measured on this machine, once, and remembered; or else predicted.
     """
     if measure and target.gpu:
-        require_runnable(target)
+        find_gpu(target)
     elif measure and not runs_here(target):
         raise InputError(
             f"target {target.name} does not run on this machine, so nothing can be measured for it"

@@ -167,6 +167,8 @@ def command(
         contestants += peers.find_cuda(names) if on_cuda else peers.find(names, tflite)
         if tuning and not isinstance(gpu, str):
             took.update(_tune(networks, threads, **tuning, records=records, target=target))
+        if measure and machine.gpu and not isinstance(gpu, str):
+            _measure_ahead(networks, threads, partial(own, measure=True, records=records))
         result = _timed(networks, contestants, machine, gpu, threads=threads, rounds=rounds, seed=seed)
     if json_file:
         write_file(json_file, reports.to_json(result))
@@ -269,6 +271,15 @@ def _status() -> Iterator[Callable[[str], None]]:
                 console.print(message, highlight=False, soft_wrap=True, markup=False)
 
         yield progress
+
+
+def _measure_ahead(networks: Networks, threads: Sequence[int], own: Callable[..., Module]) -> None:
+    """Fills the records, as long as this process may still measure: the first run takes the GPU's driver."""
+    with _status() as progress:
+        for name, model in networks:
+            progress(f"{name}: measuring its kernels")
+            for count in threads:
+                own(model, threads=count)
 
 
 def _tune(networks: Networks, threads: Sequence[int], **how: Any) -> dict[tuple[str, int], float]:

@@ -42,22 +42,40 @@ def test_outcomes(run):
     assert wrong.startswith("wrong") and failed.startswith("build")
 
 
-def test_tuning_names_the_gpu_and_its_driver(run, tmp_path):
-    path, records = tmp_path / "product.onnx", tmp_path / "records.jsonl"
+@pytest.fixture
+def product(tmp_path):
+    """A file with a matrix product."""
+    path = tmp_path / "product.onnx"
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (16, 24))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (16, 20))
     w = np.random.default_rng(0).standard_normal((24, 20)).astype(np.float32)
     node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
     graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(w, "w")])
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return str(path)
+
+
+def test_tuning_names_the_gpu_and_its_driver(run, product, tmp_path):
+    records = tmp_path / "records.jsonl"
     how = ("--target", "cuda-sm80", "--records", str(records))
-    text = run("-m", "burnish", "tune", str(path), *how, "--trials", "3", "--strategy", "random")
+    text = run("-m", "burnish", "tune", product, *how, "--trials", "3", "--strategy", "random")
     assert "matmul" in text and "tiles" in text
     made = [json.loads(line) for line in records.read_text().splitlines()]
     times = [r for r in made if r.get("seconds")]
     assert len(times) >= 2
     assert all(r["hardware"]["cpu"] == "Fake A100, sm_80, driver CUDA 12.4" for r in times)
-    run("-m", "burnish", "compile", str(path), *how, "-o", str(tmp_path / "product.so"))
+    run("-m", "burnish", "compile", product, *how, "-o", str(tmp_path / "product.so"))
+
+
+def test_measured_plans_are_benched_beside_predicted_ones(run, product, tmp_path):
+    records, table = tmp_path / "records.jsonl", tmp_path / "table.json"
+    how = ("--target", "cuda-sm80", "--records", str(records), "--against", "none", "--rounds", "3")
+    run("-m", "burnish", "bench", product, *how, "--measure", "--json", str(table))
+    rows = json.loads(table.read_text())["groups"][0]["rows"]
+    assert [row["contestant"] for row in rows] == ["burnish", "burnish-measured"]
+    assert [row["reason"] for row in rows] == [None, None]
+    assert all(row["median_seconds"] for row in rows)
+    assert records.read_text()
 
 
 def test_the_fingerprint_has_the_gpus_name_and_driver(monkeypatch):
