@@ -14,16 +14,16 @@ from .compiler.kernel_task import KernelTask
 from .compiler.target import Target
 from .graph_passes.alternatives import Decision
 from .graph_passes.assign_layouts import apply_plan, memory_of_plans
+from .graph_passes.make_tasks import kernel_tasks
 from .graph_passes.plan_layout import LayoutPlan, Planner, PlanOptions, plan_by
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.rivals import rivals
 from .graph_passes.setup import split_setup
-from .graph_passes.task_cost import plan_choices
+from .graph_passes.task_cost import TaskCost, plan_choices
 from .op_tuner.costs import MeasuredCosts, conversion_task
 from .op_tuner.records import Records
 from .op_tuner.tuned_task import Wanted
 from .op_tuner.whole_plans import PlanPair, plan_pair
-from .pipeline import kernel_tasks
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,7 @@ class NetworkPlans:
         """The tasks of the best plan, of the first one, and those that are close to a place in the best.
 
         Where the best by times of kernels is known to be no faster in the network, the first is the best."""
-        cost = self._choices.price(self._costs)
-        planner = self._planner.by(cost)
-        self._now = best = self._plan(planner)
+        cost, planner, best = self._solve()
         if self._costs.compared and self.pair().refused:
             self._now = self._first
         found = {**self._first.tasks, **self._now.tasks}
@@ -88,6 +86,16 @@ class NetworkPlans:
             if task.algorithm != "loops"  # a loop program as it is: nothing to choose
         ]
 
+    def solve(self) -> None:
+        """Makes the best plan by times of kernels, whatever the network says of it."""
+        self._solve()
+
+    def _solve(self) -> tuple[TaskCost, Planner, _Kernels]:
+        cost = self._choices.price(self._costs)
+        planner = self._planner.by(cost)
+        self._now = self._plan(planner)
+        return cost, planner, self._now
+
     def changes(self) -> tuple[Change, ...]:
         """What nodes do in the best plan, as of `wanted`, and not in the first one."""
         first, now = self._first.plan.decisions, self._now.plan.decisions
@@ -107,6 +115,16 @@ class NetworkPlans:
         """The first plan, and the best one, as of `wanted`, with the configs that records say now."""
         first, now = (self._choices.run_by(self.graph, plan.plan) for plan in (self._first, self._now))
         return plan_pair(first, now, self._costs.records)
+
+    @property
+    def tasks(self) -> Mapping[str, KernelTask]:
+        """What the best plan, as of `wanted`, runs, by digest."""
+        return self._now.tasks
+
+    @property
+    def seconds(self) -> float:
+        """What the best plan costs."""
+        return self._now.plan.cost
 
     @property
     def calls(self) -> Mapping[str, int]:

@@ -13,13 +13,17 @@ from .compiler.build_kernel import Kernel
 from .compiler.ir.graph import Graph
 from .compiler.kernel_task import Config, DefaultConfig, KernelTask
 from .graph_passes.make_plan import make_plan
+from .graph_passes.make_tasks import kernel_tasks
 from .kernel_cache import KernelStore
 from .module import Module
 from .network_plans import NetworkPlans
+from .op_tuner.confirm import TIME_LIMIT, plan_record, turning
+from .op_tuner.hardware import hardware_of
+from .op_tuner.measure import NOISY
+from .op_tuner.records import RecordedConfig, Records
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
 from .op_tuner.whole_plans import PlanPair
-from .pipeline import kernel_tasks
 from .runtime.binding import Context
 
 SEED = 0
@@ -64,6 +68,23 @@ class NetworkTurns:
         make = _Modules(self.plans, self.store, variants)
         threads = self.plans.threads
         return take_turns(make, len(variants), threads=threads, seconds=seconds, time_limit=time_limit)
+
+
+def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
+    """Runs the best plan by times of kernels in turns with the one that is made without measuring, and keeps
+    what the network says of it. False where there is nothing to compare, or a module of either fails."""
+    plans.solve()
+    if not plans.differs or any(r.spread <= NOISY for r in plans.pair().heard):
+        return False
+    picked = {digest: records.pick_config(task) for digest, task in plans.tasks.items()}
+    points = {d: tuple(c.answers.items()) for d, c in picked.items() if isinstance(c, RecordedConfig)}
+    turns = NetworkTurns(plans, store)([points, None], turning(2, plans.seconds), TIME_LIMIT)
+    if turns.failed is not None:
+        return False
+    other, first = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))
+    how = (next(iter(plans.tasks.values())), plans.threads, plans.cold, hardware_of(plans.target))
+    records.add(plan_record(plans.pair(), other, first, *how))
+    return True
 
 
 class _Modules:

@@ -20,15 +20,16 @@ from .graph_passes.assign_layouts import assign_layouts, memory_of_plans
 from .graph_passes.fold import fold
 from .graph_passes.fuse import fuse
 from .graph_passes.make_plan import make_plan
-from .graph_passes.make_tasks import task_of
+from .graph_passes.make_tasks import kernel_tasks, task_of
 from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.setup import split_setup
 from .graph_passes.simplify import simplify
 from .graph_passes.task_cost import TaskCost, price_graph
-from .graph_passes.views import find_views
 from .kernel_cache import KernelStore
 from .module import Module, load
+from .network_plans import NetworkPlans
+from .network_turns import compare
 from .op_tuner.costs import MeasuredCosts, conversion_task
 from .op_tuner.measure import find_gpu
 from .op_tuner.records import default_path, tuned_configs
@@ -85,7 +86,9 @@ def compile(
         )
     workers = 1 if machine.gpu else thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
-    costs = partial(price, measure=measure, records=known, progress=progress) if known else predict
+    costs = predict
+    if known:
+        costs = partial(price, measure=measure, records=known, progress=progress, cache=cache)
     graph = optimise(graph, machine, workers, log, options=options, costs=costs)
     graph, setup = split_setup(graph, weights)
     tasks = {("run", n): task for n, task in kernel_tasks(graph, machine, workers).items()}
@@ -101,12 +104,6 @@ def compile(
     log.plan(packed.plan)
     different = list({k.name: k for k in kernels.values()}.values())
     return Module.from_kernels(packed, different, machine, workers, _operations(tasks.values()))
-
-
-def kernel_tasks(graph: Graph, target: Target, threads: int) -> dict[int, KernelTask]:
-    """By node: the task of every node that a run computes; others are addresses within their operands."""
-    copies = find_views(graph).skipped
-    return {n: task_of(graph, node, target, threads) for n, node in enumerate(graph.nodes) if n not in copies}
 
 
 def records_path(records: str | Path | None, measure: bool) -> Path | None:
@@ -172,10 +169,12 @@ def price(
     measure: bool = True,
     records: str | Path | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    cache: bool = True,
 ) -> TaskCost:
     """Costs of a fused graph's plans from `records` (a file; default: the user's own).
 
-    What they do not say is measured on this machine, once, and remembered; or else predicted.
+    What they do not say is measured on this machine, once, and remembered; or else predicted. A global plan
+    by measured costs is compared with the predicted one in the network, and given up if it is not faster.
     """
     if measure and target.gpu:
         find_gpu(target)
@@ -187,7 +186,14 @@ def price(
     known = MeasuredCosts(records, target, threads, progress, measure=measure, cold=cold)
     copy = partial(conversion_task, target=target, threads=threads)
     memory = memory_of_plans(graph, target, threads)
-    return price_graph(graph, predicted_cost(target, threads), options, known, copy, memory)
+    cost = partial(price_graph, graph, predicted_cost(target, threads), options, known, copy, memory)
+    found = cost()
+    if not measure or target.gpu or options.mode != "global":
+        return found
+    if progress:
+        progress("comparing plans in the network", 1, 1)
+    plans = NetworkPlans(graph, target, threads, options, known.records)
+    return cost() if compare(plans, known.records, KernelStore(enabled=cache)) else found
 
 
 def _operations(tasks: Iterable[KernelTask]) -> dict[str, int]:

@@ -15,12 +15,13 @@ from .compiler.target import Target
 from .errors import InputError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import DIRECT, POINTWISE, Decision, alternatives, decides
+from .graph_passes.make_tasks import kernel_tasks
 from .graph_passes.pairs import KEPT
 from .graph_passes.plan_layout import DEFAULT_PLAN, PlanOptions
 from .graph_passes.setup import split_setup
 from .graph_passes.task_cost import decided_task
 from .models import zoo
-from .pipeline import kernel_tasks, optimise
+from .pipeline import optimise
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.packed_recurrence import Packed
 from ..compiler.target import Target
 from ..compiler.templates.registry import algorithms
+from .views import find_views
 
 
 def task_of(
@@ -83,3 +84,9 @@ def kernel_name(node: Node, graph: Graph) -> str:
     if isinstance(node.op, FusedOp | Packed):
         layout += f"_{node.op.algorithm}" * bool(node.op.algorithm)
     return re.sub(r"\W", "_", f"{label[:80]}_{result.dtype}{layout}")
+
+
+def kernel_tasks(graph: Graph, target: Target, threads: int) -> dict[int, KernelTask]:
+    """By node: the task of every node that a run computes; others are addresses within their operands."""
+    copies = find_views(graph).skipped
+    return {n: task_of(graph, node, target, threads) for n, node in enumerate(graph.nodes) if n not in copies}

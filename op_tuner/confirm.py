@@ -138,8 +138,7 @@ class Confirming:
         return turns
 
     def _seconds(self, count: int, network: float) -> float:
-        """Of turns: two runs each."""
-        return min(SECONDS, LEAST_SECONDS + 2 * count * MOST_ROUNDS * network)
+        return turning(count, network)
 
     def _compared(
         self, tasks: Sequence[TunedTask], variants: Sequence[Mapping[str, Point]], rounds: list[list[Times]]
@@ -163,13 +162,8 @@ class Confirming:
         last module have default configs; of each task's time there its best one leaves a share."""
         shares = {t.task.digest: t.confirmed.share for t in tasks if t.confirmed}
         now = [sum(s * shares.get(digest, 1.0) for digest, s in each[0].items()) for each in rounds]
-        first = np.array([sum(each[-1].values()) for each in rounds])
-        low, share, high = np.percentile(np.array(now) / first, (25, 50, 75))
-        against = float(np.median(first))
-        result = Measurement(float(share) * against, float((high - low) / share), len(rounds))
-        record, pair = record_of(tasks[0].task, result, *self._how), self.network.pair()
-        record = replace(record, task=pair.first, key=PLAN, algorithm=PLAN, config={PLAN: pair.other})
-        return replace(record, network=pair.other, against=against)
+        first = [sum(each[-1].values()) for each in rounds]
+        return plan_record(self.network.pair(), now, first, tasks[0].task, *self._how)
 
     def _record(
         self, found: TunedTask, point: Point, result: Measurement, against: float | None = None
@@ -177,6 +171,29 @@ class Confirming:
         result = replace(result, config=dict(point))
         record = record_of(found.task, result, *self._how)
         return replace(record, network=self.network.name, against=against)
+
+
+def turning(count: int, network: float) -> float:
+    """Seconds of turns of so many modules, two runs each, where a run takes `network`."""
+    return min(SECONDS, LEAST_SECONDS + 2 * count * MOST_ROUNDS * network)
+
+
+def plan_record(
+    pair: PlanPair,
+    other: Sequence[float],
+    first: Sequence[float],
+    task: KernelTask,
+    threads: int,
+    cold: bool,
+    hardware: Hardware,
+) -> Record:
+    """Of seconds that both plans took in the same rounds; `task` is one of theirs."""
+    low, share, high = np.percentile(np.array(other) / np.array(first), (25, 50, 75))
+    against = float(np.median(first))
+    result = Measurement(float(share) * against, float((high - low) / share), len(first))
+    record = record_of(task, result, threads, cold, hardware)
+    record = replace(record, task=pair.first, key=PLAN, algorithm=PLAN, config={PLAN: pair.other})
+    return replace(record, network=pair.other, against=against)
 
 
 def _variants(tasks: Sequence[TunedTask]) -> list[dict[str, Point]]:

@@ -13,9 +13,10 @@ from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.target import Target, get_target
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.alternatives import alternatives, decides
+from burnish.graph_passes.make_tasks import kernel_tasks
 from burnish.graph_passes.task_cost import decided_task
 from burnish.op_tuner.operands import operands
-from burnish.pipeline import kernel_tasks, optimise
+from burnish.pipeline import optimise
 from onnx import helper, numpy_helper
 
 from .forked import run_forked

@@ -14,6 +14,7 @@ from burnish.compiler.ir.types import F32, I32, DType
 from burnish.compiler.kernel_task import DefaultConfig, KernelTask
 from burnish.compiler.target import get_target
 from burnish.frontends.onnx.importer import import_onnx
+from burnish.graph_passes.make_tasks import kernel_tasks
 from burnish.models import zoo
 
 
@@ -46,7 +47,7 @@ def test_pixels_side_by_side_are_lanes(network):
 def first_convolution(network: str, target: str) -> KernelTask:
     machine = get_target(target)
     graph = pipeline.optimise(import_onnx(zoo.build(network)), machine, 1)
-    tasks = pipeline.kernel_tasks(graph, machine, 1).values()
+    tasks = kernel_tasks(graph, machine, 1).values()
     return next(t for t in tasks if t.name.startswith("conv"))
 
 

@@ -19,8 +19,9 @@ from burnish.compiler.codegen.cuda import DIALECT, OPTIONS
 from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.target import Target, get_target
 from burnish.frontends.onnx.importer import import_onnx
+from burnish.graph_passes.make_tasks import kernel_tasks
 from burnish.models import zoo
-from burnish.pipeline import kernel_tasks, optimise
+from burnish.pipeline import optimise
 
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
 _USED = re.compile(r"Used (\d+) registers")

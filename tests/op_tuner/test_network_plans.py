@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from burnish import pipeline
+from burnish import network_turns, pipeline
 from burnish.compiler.build_kernel import build_kernel
 from burnish.compiler.target import host
 from burnish.frontends.onnx.importer import import_onnx
@@ -22,7 +22,7 @@ from burnish.op_tuner.costs import record_of
 from burnish.op_tuner.measure import Measurement
 from burnish.op_tuner.records import PLAN, Records
 from burnish.op_tuner.space import Space
-from burnish.op_tuner.turns import LEAST_ROUNDS
+from burnish.op_tuner.turns import LEAST_ROUNDS, Turns
 
 
 @pytest.fixture
@@ -109,6 +109,31 @@ def test_a_plan_that_is_slower_in_the_network_is_not_made(plans, compiled):
     assert plans.calls == now and plans.pair() != pair and not plans.pair().refused
     pipeline.compile(zoo.build("digits"), threads=1, records=records.path)
     assert Counter(compiled) == now
+
+
+@pytest.mark.parametrize("slower", [True, False])
+def test_a_measured_plan_is_compared_with_the_predicted_one(plans, tmp_path, monkeypatch, slower):
+    settle(plans)
+    first = plans.calls
+    rival = max((w for w in plans.wanted() if w.targets and not w.count), key=lambda w: w.targets[0])
+    records = tell(plans, rival.task, min(rival.targets) / 2)
+    taken = []
+
+    def take_turns(make, count, **how):
+        modules = [make(n) for n in range(count)]
+        taken.append([set(loaded.steps) - {""} for loaded in modules])
+        rounds = [[{"a": 2e-3 if slower else 0.5e-3}, {"a": 1e-3}] for _ in range(8)]
+        return Turns(rounds)
+
+    monkeypatch.setattr(network_turns, "take_turns", take_turns)
+    store = KernelStore(folder=tmp_path / "kernels")
+    assert network_turns.compare(plans, records, store)
+    other, plain = taken[0]
+    assert rival.task.digest in other and rival.task.digest not in plain and plain >= set(first)
+    assert plans.pair().refused == slower
+    plans.wanted()
+    assert (plans.calls == first) == slower
+    assert not network_turns.compare(plans, records, store) and len(taken) == 1, "once is enough"
 
 
 def say(records, task, pair, seconds):
