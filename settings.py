@@ -63,6 +63,11 @@ EMULATOR_ROOT = Knob(
     "none",
     "a root file system for that CPU, with the libraries that `burnish bench` counts there",
 )
+MALI_ROOT = Knob(
+    "BURNISH_MALI_ROOT",
+    "none",
+    "a root file system of aarch64 with Mesa's compiler for Mali, which `burnish profile --offline` asks",
+)
 OPENCL_DEVICE = Knob(
     "BURNISH_OPENCL_DEVICE",
     "the first GPU, else the first device",
@@ -75,7 +80,18 @@ OPENCL_CACHE = Knob(
 )
 CUDACXX = Knob("CUDACXX", "nvcc, /usr/local/cuda/bin/nvcc", "the CUDA compiler for modules for NVIDIA GPUs")
 
-KNOBS = (CACHE_DIR, DEBUG, CC, CROSS_CC, EMULATOR, EMULATOR_ROOT, OPENCL_DEVICE, OPENCL_CACHE, CUDACXX)
+KNOBS = (
+    CACHE_DIR,
+    DEBUG,
+    CC,
+    CROSS_CC,
+    EMULATOR,
+    EMULATOR_ROOT,
+    MALI_ROOT,
+    OPENCL_DEVICE,
+    OPENCL_CACHE,
+    CUDACXX,
+)
 
 
 def cache_dir() -> Path:

@@ -24,7 +24,7 @@ def command(clear, path):
         return
     if not clear:
         click.echo(f"{root}{'' if root.is_dir() else ' (not there yet)'}")
-    for name in ("kernels", "programs", "runtime"):
+    for name in ("kernels", "programs", "runtime", "mali"):
         entries = _entries(root / name)
         size = megabytes(sum(_size(entry) for entry in entries))
         if clear:

@@ -15,10 +15,13 @@ from rich import box
 from rich.table import Table
 
 from ..compiler.target import host_threads
+from ..errors import InputError
 from ..pipeline import Module
+from ..runtime.mali import CHIPS
 from .files import check_writable, write_file
 from .machine import Limits, measure_limits
 from .options import SEED, THREADS, compile_options
+from .profile_offline import offline_table, offline_totals, profile_offline
 from .report import console_of
 from .source import find_source, open_module, random_feeds
 
@@ -58,15 +61,37 @@ class Profile:
     "--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write one for chrome://tracing."
 )
 @click.option("--sort", type=click.Choice(["order", "time"]), default="order", show_default=True)
+@click.option(
+    "--offline",
+    type=click.Choice(list(CHIPS)),
+    help="Run nothing: what Mesa's compiler for it counts.",
+)
+@click.option(
+    "--root", type=click.Path(path_type=Path), metavar="DIR", help="System of aarch64 with that compiler."
+)
 @compile_options
 @THREADS
 @SEED
-def command(source, trace, sort, shapes, dims, target, cache, threads, seed):
+def command(source, trace, sort, offline, root, shapes, dims, target, cache, threads, seed):
     """Time every kernel of a module (.so) or a model, on random inputs.
 
     GFLOP/s count the operations of sums of products; the peak is this machine's, measured now; GB/s count
     every buffer that a kernel reads or writes once.
+
+    With --offline an ARM Mali GPU need not be there: instructions, cycles by pipe, registers and spills of
+    every kernel as Mesa counts them, each loop once.
     """
+    console = console_of(WIDTH)
+    if offline:
+        if trace or sort == "time":
+            raise InputError("--offline has no times: leave out --trace and --sort")
+        found = find_source(source, dims, only_model=True)
+        counted = profile_offline(found, offline, root, target, shapes, dims, cache)
+        console.print(offline_table(counted), soft_wrap=True)
+        console.print(offline_totals(counted), highlight=False, soft_wrap=True, markup=False)
+        return
+    if root:
+        raise InputError("--root is where --offline finds its compiler; give both")
     if trace:
         check_writable(trace)
     found = find_source(source, dims)
@@ -74,7 +99,6 @@ def command(source, trace, sort, shapes, dims, target, cache, threads, seed):
     module = open_module(found, shapes, dims, threads, target=target, cache=cache)
     result = profile(module, random_feeds(found, module.inputs, seed), threads)
     limits = measure_limits([threads])
-    console = console_of(WIDTH)
     console.print(table(result, limits, sort == "time"), soft_wrap=True)
     for line in totals(result, limits):
         console.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from burnish.errors import BurnishError
+from burnish.runtime.mali import find_root
 
 
 def is_required(name: str) -> bool:
@@ -27,3 +30,13 @@ def require_tool() -> Callable[[str], str]:
         return path
 
     return find
+
+
+@pytest.fixture
+def mali_root(require_tool: Callable[[str], str]) -> Path:
+    """$BURNISH_MALI_ROOT, where Mesa's compiler for Mali and an emulator are."""
+    require_tool("qemu-aarch64-static")
+    try:
+        return find_root(None)
+    except BurnishError as error:
+        (pytest.fail if is_required("mali") else pytest.skip)(str(error))

@@ -70,16 +70,26 @@ class Dialect:
 
 def module_source(dialect: Dialect, kernels: Sequence[str]) -> str:
     """One program of the sources of all kernels; helper functions that several have stand in it once."""
-    helpers: dict[str, None] = {}
-    rest: list[str] = []
-    for part in kernels:
-        for block in part.strip().split("\n\n"):
-            if block.startswith(dialect.inline):
-                helpers[block] = None
-            else:
-                rest.append(block)
-    head = dialect.prelude + (dialect.fp64 if any("f64" in part for part in kernels) else "")
-    return "\n\n".join([head.rstrip(), *helpers, *rest]) + "\n"
+    helpers, rest = _parted(dialect, kernels)
+    return _program(dialect, [*helpers, *rest])
+
+
+def kernel_programs(dialect: Dialect, source: str) -> list[str]:
+    """A program of its own for each kernel of a source, in order."""
+    helpers, kernels = _parted(dialect, [source])
+    return [_program(dialect, [*helpers, kernel]) for kernel in kernels]
+
+
+def _parted(dialect: Dialect, sources: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Helper functions, each once, and kernels."""
+    blocks = [block for part in sources for block in part.strip().split("\n\n") if block]
+    helpers = dict.fromkeys(block for block in blocks if block.startswith(dialect.inline))
+    return list(helpers), [block for block in blocks if block not in helpers]
+
+
+def _program(dialect: Dialect, blocks: Sequence[str]) -> str:
+    head = dialect.prelude + (dialect.fp64 if any("f64" in block for block in blocks) else "")
+    return "\n\n".join([head.rstrip(), *blocks]) + "\n"
 
 
 HELPERS = {
