@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 WIDTH = 150  # where there is no terminal
@@ -44,7 +44,7 @@ class Report:
         for section in self.sections:
             table = Table(title=section.title, title_justify="left", box=box.SIMPLE, title_style="bold")
             for column in self.columns:
-                justify = "right" if column in self.numbers else "left"
+                justify: JustifyMethod = "right" if column in self.numbers else "left"
                 table.add_column(column, justify=justify, overflow="fold")
             for row, style in section.rows:
                 table.add_row(*row, style=style)
