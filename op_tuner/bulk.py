@@ -15,13 +15,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from .columns import Columns
-from .factored import Factored
+from .factored import EXACT, Factored, Wanted
 from .features import CHUNK, NAMES, SHOWN, Batch
 from .nest_features import MAIN, OTHER, Shown, of_nests
 from .sketch import Key, Sketch
+from .totals import Plan
 
 GROWTH = 1.25  # how many more examples there must be before what they say is put together again
 KEPT = 1 << 14  # features of nests
+SLOTS = 1 << 16  # where they are found; of two with the same slot the later one is
 OTHERS = len(SHOWN) - 1  # nests of a program that are asked for at once, at most
 
 
@@ -62,97 +64,107 @@ class Bulk:
             part = slice(at, at + CHUNK)
             rows = self.factored.find(points[part])
             values = self.values(rows, self._of_programs, self._programs)
-            batch = Batch(self.columns, values, _Kept(self, rows))
+            batch = Batch(self.plan, values, _Kept(self, rows))
             found[part] = batch.features()
             if doubt:
-                matter = self.columns.matter(values, np.array(batch.heaviest))
+                matter = self.plan.columns.matter(values, np.array(batch.heaviest))
                 sure[part] = self.factored.sure(self.factored.unseen(rows), matter)
         return found, sure
 
-    def values(self, rows: np.ndarray, wanted: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    def values(self, rows: np.ndarray, wanted: Wanted, memory: np.ndarray) -> np.ndarray:
         """Complete, but for those that are not wanted; in `memory`, as `_memory` gives it."""
         found = memory[:, : rows.shape[1]]
         self.factored.fill(found, rows, wanted)
         return found
 
+    def wanted(self, nests: np.ndarray) -> Wanted:
+        """What features of those need."""
+        nests = np.unique(nests)
+        key = nests.tobytes()
+        if key not in self._of_nests:
+            self._of_nests[key] = self.factored.wanted(self.of_nest[nests].any(axis=0))
+        return self._of_nests[key]
+
     def _memory(self, count: int) -> np.ndarray:
-        """(keys + what is not there, count) values of which those are filled in that are always the same."""
-        nothing = self.columns.nothing(count)
-        found = np.empty((len(self.columns.index) + len(nothing), count))
-        found[len(self.columns.index) :] = nothing
-        self.factored.fill_constants(found)
-        return found
+        """(places + what is not there, count) values; only those are filled in that are always the same."""
+        return np.repeat(self.plan.columns.always[:, None], count, axis=1)
 
     def fit(self) -> None:
         """Takes in what was added; the others do so now and then."""
         if len(self._keys) != len(self.columns.index):
             self.columns = Columns(self._keys)
-        columns = self.columns
-        values = columns.stack(self._sketches)
-        columns.compare(values)
-        self.factored.fit(np.array(self._points), values, gates=columns.gates)
+        values = self.columns.stack(self._sketches)
+        self.columns.compare(values)
+        self.factored.fit(np.array(self._points), values, gates=self.columns.gates)
         self._fitted = len(self._points)
+        columns = self.columns.shared(self.factored.place, self.factored.always)
+        self.plan = Plan(columns)
         self._programs, self.of_some = self._memory(CHUNK), self._memory(OTHERS * CHUNK)
-        self._of_programs = columns.of_programs
-        self.of_nest = np.array([columns.of_nest(name) for name in columns.names], bool)
-        users = np.array([self.factored.users(own) for own in self.of_nest], bool)
-        random = np.random.default_rng(0)
-        self.weights = random.integers(1, 1 << 63, users.shape, np.uint64) * users
-        self.salts = random.integers(0, 1 << 63, len(users), np.uint64)
+        self._of_programs = self.factored.wanted(columns.of_programs)
+        self._of_nests: dict[bytes, Wanted] = {}
+        self.of_nest = np.array([columns.of_nest(n) for n in range(len(columns.names))], bool)
+        self.alike = columns.alike()
+        self.used, self.of_used = np.unique(self._users(), axis=0, return_inverse=True)
+        self.salts = np.random.default_rng(1).integers(0, self.factored.most, len(self.alike)).astype(float)
+        self.ranks = np.argsort(np.argsort(columns.shapes, kind="stable")) % (1 << 63 - EXACT)
         self.kept = {shown: _Memo(shown.width) for shown in (MAIN, OTHER)}
+
+    def _users(self) -> np.ndarray:
+        """(nests + 1, tables) 1 where features of a nest need the table; the last are those of none."""
+        users = [self.factored.users(own) for own in self.of_nest]
+        return np.array([*users, np.zeros(len(self.factored.tables), bool)], float)
 
 
 class _Kept:
     """Features of nests of programs whose numbers stand at `rows` of tables, computed once for equal nests.
 
-    Nests are equal if all that belongs to them is; they are told from others by a random hash of it.
+    Nests are equal if all that belongs to them is; they are told from others by a random hash of it, which
+    begins with a rank: sorted, nests of one shape stand side by side.
     """
 
     def __init__(self, bulk: Bulk, rows: np.ndarray):
         self._bulk, self._rows = bulk, rows
-        self._labels = bulk.factored.labels(rows)
+        self._hashes = bulk.used @ bulk.factored.labels(rows)
 
     def __call__(self, nest: np.ndarray, at: np.ndarray, shown: Shown) -> np.ndarray:
-        keys = np.zeros(len(nest), np.uint64)
-        for k in np.unique(nest[nest >= 0]):
-            own, uses = np.flatnonzero(nest == k), self._bulk.weights[k] > 0
-            labels = self._labels[uses][:, at[own]]
-            keys[own] = self._bulk.salts[k] + self._bulk.weights[k, uses] @ labels
+        bulk, nest = self._bulk, self._bulk.alike[nest]
+        keys = (bulk.salts[nest] + self._hashes[bulk.of_used[nest], at]).astype(int)
+        keys += bulk.ranks[nest] << EXACT
 
         def computed(some: np.ndarray) -> np.ndarray:
-            order = np.argsort(nest[some], kind="stable")
-            some = some[order]
-            wanted = self._bulk.of_nest[np.unique(nest[some])].any(axis=0)
-            values = self._bulk.values(self._rows[:, at[some]], wanted, self._bulk.of_some)
-            found = np.empty((len(some), shown.width), np.float32)
-            found[order] = of_nests(self._bulk.columns, values, nest[some], shown)
-            return found
+            values = bulk.values(self._rows[:, at[some]], bulk.wanted(nest[some]), bulk.of_some)
+            return of_nests(bulk.plan.columns, values, nest[some], shown)
 
-        return self._bulk.kept[shown](keys, computed)
+        return bulk.kept[shown](keys, computed)
 
 
 class _Memo:
-    """Rows by numbers."""
+    """Rows by numbers, the last bits of which are random."""
 
     def __init__(self, width: int):
-        self._places: dict[int, int] = {}
         self._rows = np.empty((0, width), np.float32)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._count = 0
+        self._keys, self._places = np.full(SLOTS, -1), np.zeros(SLOTS, int)
 
     def __call__(self, keys: np.ndarray, compute: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """(n, width); `compute` gives those of some of the n that are not known."""
-        if len(self._places) > KEPT:
-            self._places = {}
-        at = np.array([self._places.get(key, -1) for key in keys.tolist()], int)
-        missing = np.flatnonzero(at < 0)
+        """(n, width); `compute` gives those of some of the n that are not known, in the order of keys."""
+        if self._count > KEPT:
+            self._forget()
+        slots = keys % SLOTS
+        at = self._places[slots]
+        missing = np.flatnonzero(self._keys[slots] != keys)
         if len(missing):
-            new, first, inverse = np.unique(keys[missing], return_index=True, return_inverse=True)
-            begin = len(self._places)
-            end = begin + len(new)
-            if end > len(self._rows):
-                more = np.empty((2 * end, self._rows.shape[1]), np.float32)
+            _, first, inverse = np.unique(keys[missing], return_index=True, return_inverse=True)
+            begin, new = self._count, missing[first]
+            self._count += len(new)
+            if self._count > len(self._rows):
+                more = np.empty((2 * self._count, self._rows.shape[1]), np.float32)
                 more[:begin] = self._rows[:begin]
                 self._rows = more
-            self._rows[begin:end] = compute(missing[first])
-            self._places.update(zip(new.tolist(), range(begin, end)))
+            self._rows[begin : self._count] = compute(new)
+            self._keys[slots[new]], self._places[slots[new]] = keys[new], np.arange(begin, self._count)
             at[missing] = begin + inverse
         return self._rows[at]

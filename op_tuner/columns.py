@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +24,7 @@ class Columns:
 
     def __init__(self, keys: Iterable[Key]):
         self.index = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+        self.size = len(self.index)
         self._none = np.array([NOTHING.get(str(key[0]), 0.0) for key in self.index])
         self._owner = np.array([self.index[_owner(key)] for key in self.index], int)
         self.loops = {str(key[1]): n for n, key in enumerate(k for k in self.index if k[0] == "extent")}
@@ -30,7 +32,8 @@ class Columns:
         self.extent, self.kind = (self._all(what, self.loops) for what in ("extent", "kind"))
         self.of_nests = {what: self._all(what, self.names) for what in OF_NESTS}
         self._pairs = [key for key in self.index if key[0] == "above"]
-        self._same = np.full(len(self.index), np.nan)
+        self._same = np.full(self.size, np.nan)
+        self.always = np.concatenate([self._same, list(NOTHING.values())])
         self.nests: list[Nest] = []  # of names, once programs were compared
         self.scopes = {
             scope: np.array([n for key, n in self.index.items() if key[0] == scope], int)
@@ -39,25 +42,53 @@ class Columns:
 
     def find(self, *key: str | int) -> int:
         none = list(NOTHING).index(str(key[0]) if key[0] in NOTHING else "")
-        return self.index.get(key, len(self.index) + none)
+        return self.index.get(key, self.size + none)
 
     def _all(self, what: str, names: Iterable[str]) -> np.ndarray:
         return np.array([self.find(what, name) for name in names], int)
 
+    def shared(self, place: np.ndarray, always: np.ndarray) -> Columns:
+        """Of values (places, n) where equal numbers stand at one place, (keys,); `always` (places,) are those
+        that are the same in all programs, NaN for others."""
+        place = np.concatenate([place, len(always) + np.arange(len(NOTHING))])
+        found = copy(self)
+        found.index = {key: int(place[n]) for key, n in self.index.items()}
+        found.size = len(always)
+        found.always = np.concatenate([always, list(NOTHING.values())])
+        found.extent, found.kind = place[self.extent], place[self.kind]
+        found.of_nests = {what: place[own] for what, own in self.of_nests.items()}
+        found.scopes = {scope: place[own] for scope, own in self.scopes.items()}
+        found.nests = [nest.shared(place) for nest in self.nests]
+        return found
+
     @property
     def of_programs(self) -> np.ndarray:
-        """(keys,) what more than features of nests needs."""
-        return np.array([key[0] not in (*ACCESS, "above") for key in self.index], bool)
+        """(places,) what more than features of nests needs."""
+        found = np.zeros(self.size, bool)
+        found[[n for key, n in self.index.items() if key[0] not in (*ACCESS, "above")]] = True
+        return found
 
-    def of_nest(self, name: str) -> np.ndarray:
-        """(keys,) what features of a nest need."""
-        nest = self.nests[self.names.index(name)]
-        places = [self.extent[nest.loops], self.kind[nest.loops], nest.around, nest.pairs[2], nest.moves[3]]
-        places += [nest.itemsize, nest.limit, nest.stride, np.array(self.find("dealt", name))]
-        found = np.zeros(len(self.index) + len(NOTHING), bool)
-        for place in places:
-            found[place] = True
-        return found[: len(self.index)]
+    def of_nest(self, n: int) -> np.ndarray:
+        """(places,) what features of a nest need."""
+        found = np.zeros(self.size + len(NOTHING), bool)
+        for places in self._parts(n):
+            found[places] = True
+        return found[: self.size]
+
+    def _parts(self, n: int) -> list[np.ndarray]:
+        nest = self.nests[n]
+        return [
+            *(self.extent[nest.loops], self.kind[nest.loops], nest.around, nest.pairs[2], nest.moves[3]),
+            *(nest.itemsize, nest.limit, nest.stride, nest.dealt),
+        ]
+
+    def alike(self) -> np.ndarray:
+        """(nests + 1,) of each the first that has the same features; -1 of -1."""
+        seen: dict[object, int] = {}
+        found = []
+        for n, nest in enumerate(self.nests):
+            found.append(seen.setdefault(_content(*self._parts(n), *nest.shape), n))
+        return np.array([*found, -1])
 
     def stack(self, sketches: Sequence[Sketch]) -> np.ndarray:
         """(keys, n)."""
@@ -75,6 +106,9 @@ class Columns:
         low, high = (f.reduce(values[pairs], axis=1, initial=np.nan) for f in (np.fmin, np.fmax))
         self._same[pairs] = np.where(low == high, low, np.nan)
         self.nests = [Nest.of(self, name) for name in self.names]
+        seen: dict[object, int] = {}
+        shapes = [seen.setdefault(_content(*nest.shape), len(seen)) for nest in self.nests]
+        self.shapes = np.array([*shapes, -1])
 
     def order(self, a: str, b: str) -> float:
         """1 if a is around b in every program that has both around one nest, 0 if b is around a; else NaN."""
@@ -131,6 +165,10 @@ class Columns:
         return np.concatenate([loops, sized, there, ahead, listed[:-1], loops[first] & loops[second]]).T
 
 
+def _content(*arrays: np.ndarray) -> object:
+    return tuple((array.shape, array.tobytes()) for array in arrays)
+
+
 def _owner(key: Key) -> Key:
     """What a sketch has if it knows the key's number, be it none."""
     if key[0] in ACCESS:
@@ -153,7 +191,20 @@ class Nest:
     itemsize: np.ndarray  # (buffers,)
     limit: np.ndarray  # (buffers, dims)
     stride: np.ndarray  # (buffers, dims)
+    dealt: np.ndarray  # ()
     moves: np.ndarray  # (4, moves): buffer, dim, place among `loops`, column
+
+    def shared(self, place: np.ndarray) -> Nest:
+        """Where columns are at other places."""
+        pairs, moves = self.pairs.copy(), self.moves.copy()
+        pairs[2], moves[3] = place[pairs[2]], place[moves[3]]
+        own = ("around", "itemsize", "limit", "stride", "dealt")
+        return replace(self, pairs=pairs, moves=moves, **{name: place[getattr(self, name)] for name in own})
+
+    @property
+    def shape(self) -> tuple[np.ndarray, ...]:
+        """What nests have in common that differ in their columns only."""
+        return self.above, self.pairs[:2], self.moves[:3], np.array(self.limit.shape)
 
     @staticmethod
     def of(columns: Columns, name: str) -> Nest:
@@ -176,5 +227,6 @@ class Nest:
             np.array([find("itemsize", name, b) for b in buffers]),
             np.array([[find("limit", name, b, d) for d in dims] for b in buffers]),
             np.array([[find("stride", name, b, d) for d in dims] for b in buffers]),
+            np.array(find("dealt", name)),
             np.array(moves, int).reshape(-1, 4).T,
         )

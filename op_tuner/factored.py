@@ -13,17 +13,26 @@ from itertools import combinations
 import numpy as np
 
 DENSE = 1 << 18  # combinations up to which a table is found by position instead of by search
-GUESSED = 1 << 14  # rows of a table; where there are more, those that no example showed are forgotten
+GUESSED = (
+    1 << 14
+)  # combinations found by search; where there are more, those that no example showed are forgotten
 BITS = 62  # of a word
+EXACT = 53  # bits of a whole number as a float
 BEAM = 4  # sets of inputs that grow at the same time
+
+Wanted = list[tuple[int, np.ndarray | slice, np.ndarray | None]]
+"""Of each table the places of outputs that are wanted: among all, and among its own, None for every one."""
 
 
 class Factored:
-    """Outputs are numbers; NaN in an example says nothing of them."""
+    """Outputs are numbers; NaN in an example says nothing of them. Once fitted:
+
+    place    (outputs,) of each among the different ones, of which two are never the same
+    always   (different outputs,) those that are constant, NaN for others
+    """
 
     def __init__(self) -> None:
         self.tables: list[_Table] = []
-        self._outputs = 0
         self._supports: dict[int, tuple[int, ...]] = {}
 
     def fit(
@@ -40,7 +49,6 @@ class Factored:
         outputs into groups that matter together; -1 for those that always do. `allowed` (outputs, inputs) is
         what an output may depend on.
         """
-        self._outputs = len(outputs)
         gates = np.full(len(outputs), -1) if gates is None else gates
         self._words = 1 + (1 + int(gates.max(initial=-1))) // BITS
         supports: dict[int, tuple[int, ...]] = {}
@@ -55,45 +63,98 @@ class Factored:
                 known[alike] = search.support(labels, own, self._supports.get(n))
             supports[n] = known[alike]
         self._supports = supports
-        radices = inputs.max(axis=0, initial=0) + 1
-        self.tables = []
+        self.tables, self.place = [], np.empty(len(outputs), int)
+        self._radices: np.ndarray = inputs.max(axis=0, initial=0) + 1
+        begin = 0
         for support in dict.fromkeys(supports.values()):
             own = np.array([n for n in supports if supports[n] == support])
             bits = _bits(gates[own], self._words)
-            self.tables.append(_Table(support, own, bits, radices, inputs, outputs[own]))
-        self._places = {int(n): (table, at) for table in self.tables for at, n in enumerate(table.outputs)}
+            table = _Table(support, begin, bits, self._radices, inputs, outputs[own])
+            self.place[own] = table.place
+            begin += len(table.values)
+            self.tables.append(table)
+        self.always = np.full(begin, np.nan)
+        self.fill_constants(self.always[:, None])
+        self._number()
+        self._lay()
+
+    def _number(self) -> None:
+        """Gives each table random numbers, sums of which, one of each table and one more, are exact."""
+        random = np.random.default_rng(0)
+        self.most = (1 << EXACT) // (1 + len(self.tables))
+        for table in self.tables:
+            of_labels = random.integers(0, self.most, int(table.labels.max(initial=0)) + 1).astype(float)
+            table.labels = of_labels[table.labels.astype(int)]
+
+    def _lay(self) -> None:
+        """Finds a place for each combination of inputs: all tables that are small enough share an array."""
+        sizes = np.array([table.size(self._radices) for table in self.tables], float)
+        self._dense = np.flatnonzero(sizes <= DENSE)
+        ends = np.cumsum(sizes[self._dense]).astype(int)
+        self._begins = np.concatenate([[0], ends])[:-1, None]
+        self._places = np.full(int(ends[-1]) if len(ends) else 0, -1)
+        self._steps = np.zeros((len(self._dense), len(self._radices)), np.float32)
+        parts = dict(zip(self._dense.tolist(), np.split(self._places, ends[:-1])))
+        for n, table in enumerate(self.tables):
+            table.lay(self._radices, parts.get(n))
+        for steps, n in zip(self._steps, self._dense.tolist()):
+            steps[self.tables[n].support] = self.tables[n].steps
+
+    def _grow(self, inputs: np.ndarray) -> None:
+        """Inputs may be larger than any before."""
+        most = inputs.max(axis=0, initial=0)
+        if (most >= self._radices).any():
+            self._radices = np.maximum(self._radices, most + 1)
+            self._lay()
 
     def __call__(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(outputs, n), and for `sure` which groups have outputs that no example showed. Such are those of
         the example that differs in the fewest inputs that they depend on."""
         rows = self.find(inputs)
-        found = np.empty((self._outputs, len(inputs)))
+        found = np.empty((len(self.always), len(inputs)))
         self.fill_constants(found)
-        self.fill(found, rows, np.ones(self._outputs, bool))
-        return found, self.unseen(rows)
+        self.fill(found, rows, self.wanted(np.ones(len(found), bool)))
+        return found[self.place], self.unseen(rows)
 
     def find(self, inputs: np.ndarray) -> np.ndarray:
         """(tables, n) the row of each."""
-        inputs, most = np.asfortranarray(inputs), inputs.max(axis=0, initial=0)
-        found = np.zeros((len(self.tables), len(inputs)), int)
-        for row, table in zip(found, self.tables):
-            if table.support:
-                row[:] = table.find(inputs, most)
+        self._grow(inputs)
+        found = np.empty((len(self.tables), len(inputs)), int)
+        codes = (self._steps @ inputs.T.astype(np.float32)).astype(int)
+        rows = self._places.take(codes + self._begins)
+        found[self._dense] = rows
+        for n in np.flatnonzero((rows < 0).any(axis=1)):
+            table = self.tables[self._dense[n]]
+            found[self._dense[n]] = table.rows(codes[n], inputs)
+        for n in np.setdiff1d(np.arange(len(self.tables)), self._dense):
+            found[n] = self.tables[n].find(inputs)
         return found
 
-    def fill(self, found: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> None:
-        """Puts those outputs that are wanted, (outputs,), and not constant into (outputs or more, n)."""
-        for table, row in zip(self.tables, rows):
-            own = np.flatnonzero(wanted[table.outputs]) if table.support else ()
-            if len(own):
-                values = table.values if len(own) == len(table.outputs) else table.values[own]
-                found[table.outputs[own]] = values.take(row, axis=1)
+    def fill(self, found: np.ndarray, rows: np.ndarray, wanted: Wanted) -> None:
+        """Puts those different outputs that are wanted and vary into (different outputs or more, n)."""
+        for n, places, own in wanted:
+            values = self.tables[n].values
+            if own is not None:
+                found[places] = values[own].take(rows[n], axis=1, mode="clip")
+            else:
+                values.take(rows[n], axis=1, out=found[places], mode="clip")
+
+    def wanted(self, which: np.ndarray) -> Wanted:
+        """Of (different outputs,) those that are not constant."""
+        found: Wanted = []
+        for n, table in enumerate(self.tables):
+            own = np.flatnonzero(which[table.own])
+            if table.support and len(own) == len(table.values):
+                found.append((n, table.own, None))
+            elif table.support and len(own):
+                found.append((n, table.own.start + own, own))
+        return found
 
     def fill_constants(self, found: np.ndarray) -> None:
-        """Puts those outputs that are always the same into (outputs or more, n)."""
+        """Puts those outputs that are always the same into (different outputs or more, n)."""
         for table in self.tables:
-            if not table.support:
-                found[table.outputs] = table.values
+            if not table.support and len(table.combinations):
+                found[table.own] = table.values
 
     def unseen(self, rows: np.ndarray) -> np.ndarray:
         """(n, words) bits of groups, for `sure`."""
@@ -104,16 +165,16 @@ class Factored:
         return found
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
-        """(tables, n) equal numbers where all outputs of a table are equal."""
-        found = np.zeros(rows.shape, np.uint64)
+        """(tables, n) random whole numbers below `most`, equal where all outputs of a table are equal."""
+        found = np.zeros(rows.shape)
         for own, table, row in zip(found, self.tables, rows):
             if table.support:
                 table.labels.take(row, out=own, mode="clip")
         return found
 
     def users(self, wanted: np.ndarray) -> np.ndarray:
-        """(tables,) whether any of those outputs, (outputs,), may be one thing or another by a table."""
-        return np.array([bool(table.support) and wanted[table.outputs].any() for table in self.tables], bool)
+        """(tables,) whether any of those, (different outputs,), may be one thing or another by a table."""
+        return np.array([bool(table.support) and wanted[table.own].any() for table in self.tables], bool)
 
     def sure(self, unseen: np.ndarray, matter: np.ndarray) -> np.ndarray:
         """(n,) whether all outputs were seen whose groups matter, (n, groups)."""
@@ -125,9 +186,11 @@ class Factored:
 
     def one(self, output: int, inputs: np.ndarray) -> np.ndarray:
         """(n,) a single output."""
-        table, place = self._places[output]
-        rows = table.find(inputs, inputs.max(axis=0, initial=0))  # may add some
-        return table.values[place].take(rows)
+        self._grow(inputs)
+        place = self.place[output]
+        table = next(table for table in self.tables if place < table.own.stop)
+        rows = table.find(inputs)  # may add some
+        return table.values[place - table.own.start].take(rows)
 
 
 def _bits(gates: np.ndarray, words: int) -> np.ndarray:
@@ -204,16 +267,18 @@ class _Table:
     def __init__(
         self,
         support: tuple[int, ...],
-        outputs: np.ndarray,
+        begin: int,
         bits: np.ndarray,
         radices: np.ndarray,
         inputs: np.ndarray,
         values: np.ndarray,
     ):
-        self.support, self.outputs, self.radices = list(support), outputs, radices
+        """Of (outputs, n) values, the different ones of which stand behind `begin` others."""
+        self.support = list(support)
+        self.radices = radices[self.support]
         self._all = np.bitwise_or.reduce(bits, axis=0)
         self.combinations, row = np.unique(inputs[:, self.support], axis=0, return_inverse=True)
-        self.values = np.zeros((len(outputs), len(self.combinations)))  # (outputs, rows)
+        every = np.zeros((len(values), len(self.combinations)))  # (outputs, rows)
         # (rows, words) bits of outputs that were not seen there: theirs are those of a similar combination
         self.unseen = np.zeros((len(self.combinations), bits.shape[1]), int)
         known = ~np.isnan(values)
@@ -225,86 +290,96 @@ class _Table:
                 continue
             seen, first = np.unique(row.reshape(-1)[examples], return_index=True)
             others = np.setdiff1d(np.arange(len(self.combinations)), seen)
-            self.values[np.ix_(own, seen)] = values[np.ix_(own, examples[first])]
-            nearest = self._nearest(self.combinations[others], seen)
-            self.values[np.ix_(own, others)] = self.values[np.ix_(own, nearest)]
+            every[np.ix_(own, seen)] = values[np.ix_(own, examples[first])]
+            nearest = seen[self._nearest(self.combinations[others], self._distant(seen))]
+            every[np.ix_(own, others)] = every[np.ix_(own, nearest)]
             self.unseen[others] |= np.bitwise_or.reduce(bits[own], axis=0)
-        self._seen = np.arange(len(self.combinations))
-        self.labels = np.unique(self.values, axis=1, return_inverse=True)[1].reshape(-1).astype(np.uint64)
+        self.values, place = np.unique(every, axis=0, return_inverse=True)
+        self.place = begin + place.reshape(-1)
+        self.own = slice(begin, begin + len(self.values))
         self.doubtful = bool(self.unseen.any())  # whether there are outputs that were not seen
+        self.labels = np.unique(self.values, axis=1, return_inverse=True)[1].reshape(-1).astype(float)
+        if self.support:  # all rows again, for combinations that were not seen but are like them
+            self.values, self.labels = np.tile(self.values, 2), np.tile(self.labels, 2)
+            self.unseen = np.concatenate([self.unseen, np.tile(self._all, (len(self.unseen), 1))])
+
+    def size(self, radices: np.ndarray) -> float:
+        """Combinations that there may be of inputs below these."""
+        return float(np.prod(radices[self.support], dtype=float))
+
+    def lay(self, radices: np.ndarray, places: np.ndarray | None) -> None:
+        """`places` are as many as there may be combinations, all -1; None if those are too many."""
+        self.radices = radices[self.support]
+        self.steps = np.append(np.cumprod(self.radices[:0:-1])[::-1], 1)[: len(self.support)]
+        self._places = places
         self._order()
 
-    def find(self, inputs: np.ndarray, most: np.ndarray) -> np.ndarray:
-        """(n,) rows; `most` is the largest of each input."""
-        if not self.support:
-            return np.zeros(len(inputs), int)
-        own = inputs[:, self.support].T
-        if (most >= self.radices)[self.support].any():
-            self.radices = np.maximum(self.radices, most + 1)
-            self._order()
-        code = self._code(own)
+    def find(self, inputs: np.ndarray) -> np.ndarray:
+        """(n,) rows."""
+        return self.rows(self._code(inputs[:, self.support]), inputs)
+
+    def rows(self, code: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+        """(n,) rows; `code` is that of the inputs."""
         rows = self._row(code)
-        if len(self.combinations) > GUESSED and (rows < 0).any():
-            self._forget()
-            rows = self._row(code)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            self._guess(own.T[missing[np.unique(code[missing], return_index=True)[1]]])
+            new = missing[np.unique(code[missing], return_index=True)[1]]
+            self._guess(inputs[new][:, self.support])
             rows[missing] = self._row(code[missing])
         return rows
 
     def _code(self, own: np.ndarray) -> np.ndarray:
-        code = np.zeros(own.shape[1], int)
-        for column, n in zip(own, self.support):
-            code *= self.radices[n]
-            code += column
+        code = np.zeros(len(own), int)
+        for column, step in zip(own.T, self.steps):
+            code += column * step
         return code
 
     def _order(self) -> None:
-        size = int(np.prod([float(self.radices[n]) for n in self.support], initial=1.0))
-        code = self._code(self.combinations.T)
-        if size <= DENSE:
-            self._places = np.full(size, -1)
+        """Where rows stand that were seen; guessed ones are forgotten."""
+        code = self._code(self.combinations)
+        if self._places is not None:
+            self._places[:] = -1
             self._places[code] = np.arange(len(code))
         else:
             order = np.argsort(code)
-            self._places = np.stack([code[order], order])
+            self._sorted = code[order], order
+        self._distances: np.ndarray | None = None
 
     def _row(self, code: np.ndarray) -> np.ndarray:
-        if self._places.ndim == 1:
+        if self._places is not None:
             return self._places[code]
-        known, rows = self._places
+        known, rows = self._sorted
         at = np.minimum(np.searchsorted(known, code), len(known) - 1)
         return np.where(known[at] == code, rows[at], -1)
 
-    def _nearest(self, own: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """For each combination of `own` the most similar one of the rows."""
-        seen = self.combinations[rows].astype(np.float32)
-        far = 2 * len(self.support) * self.radices[self.support]
-        answers = np.arange(own.max(initial=0) + 1, dtype=np.float32)[:, None, None]
-        step = np.abs(answers - seen) / far  # (answers, rows, inputs)
-        costs = np.where(step > 0, 1 + step, 0).astype(np.float32)
-        chosen = np.zeros((len(own), len(answers), own.shape[1]), np.float32)
-        chosen[np.arange(len(own))[:, None], own, np.arange(own.shape[1])] = 1
-        distance = np.tensordot(chosen, costs, ((1, 2), (0, 2)))
-        return rows[np.argmin(distance, axis=1)]
+    def _distant(self, rows: np.ndarray) -> np.ndarray:
+        """(inputs, answers, rows) how far each answer to an input is from that of a row."""
+        seen = self.combinations[rows].astype(np.float32).T[:, None]
+        answers = np.arange(max(self.radices, default=0), dtype=np.float32)[:, None]
+        step = np.abs(answers - seen) / (2 * len(self.support) * self.radices[:, None, None])
+        return np.where(step > 0, 1 + step, 0).astype(np.float32)
 
-    def _forget(self) -> None:
-        """Rows that were guessed."""
-        self.combinations, self.labels = self.combinations[self._seen], self.labels[self._seen]
-        self.values, self.unseen = self.values[:, self._seen], self.unseen[self._seen]
-        self._order()
+    def _nearest(self, own: np.ndarray, distances: np.ndarray) -> np.ndarray:
+        """For each combination of `own` the most similar one of the rows, by distances from those."""
+        inputs, answers, rows = distances.shape
+        chosen = np.zeros((len(own), inputs, answers), np.float32)
+        chosen[np.arange(len(own))[:, None], np.arange(inputs), own] = 1
+        return np.argmin(
+            chosen.reshape(len(own), inputs * answers) @ distances.reshape(inputs * answers, rows), axis=1
+        )
 
     def _guess(self, own: np.ndarray) -> None:
-        """Rows for combinations that have not been seen."""
-        nearest = self._nearest(own, self._seen)
-        begin = len(self.combinations)
-        self.combinations = np.concatenate([self.combinations, own])
-        self.values = np.concatenate([self.values, self.values[:, nearest]], axis=1)
-        self.labels = np.concatenate([self.labels, self.labels[nearest]])
-        self.unseen = np.concatenate([self.unseen, np.tile(self._all, (len(own), 1))])
+        """Places for combinations that have not been seen."""
+        if self._distances is None:
+            self._distances = self._distant(np.arange(len(self.combinations)))
+        rows = len(self.combinations) + self._nearest(own, self._distances)
+        code = self._code(own)
         self.doubtful = True
-        if self._places.ndim == 1:
-            self._places[self._code(own.T)] = np.arange(begin, len(self.combinations))
-        else:
+        if self._places is not None:
+            self._places[code] = rows
+            return
+        if len(self._sorted[0]) > GUESSED:
             self._order()
+        known, before = (np.concatenate(pair) for pair in zip(self._sorted, (code, rows)))
+        order = np.argsort(known, kind="stable")
+        self._sorted = known[order], before[order]

@@ -16,13 +16,13 @@ thresholds, as caches do; and the sum over all buffers is related, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 
 import numpy as np
 
 from .columns import Columns
 from .nest_features import COUNTS, MAIN, OTHER, Shown, log, of_nests
-from .sketch import KINDS, NESTS, Sketch
+from .sketch import Sketch
+from .totals import Plan, Totals
 
 FEATURES = 2
 """Version: features of different versions must not be mixed."""
@@ -56,10 +56,10 @@ def evaluate(sketches: Sequence[Sketch]) -> np.ndarray:
     values = columns.stack(sketches)
     columns.compare(values)
     values = columns.complete(values)
-    found = np.zeros((len(sketches), len(NAMES)), np.float32)
+    found, plan = np.zeros((len(sketches), len(NAMES)), np.float32), Plan(columns)
     for at in range(0, len(sketches) if columns.names else 0, CHUNK):
         part = slice(at, at + CHUNK)
-        found[part] = Batch(columns, values[:, part]).features()
+        found[part] = Batch(plan, values[:, part]).features()
     return found
 
 
@@ -69,10 +69,12 @@ class Batch:
     `values` are complete, but for those that only features of nests need where `of_nests` gives these.
     """
 
-    def __init__(self, columns: Columns, values: np.ndarray, of_nests: OfNests | None = None):
-        self.columns, self.values, self._of_nests = columns, values, of_nests or self._computed
+    def __init__(self, plan: Plan, values: np.ndarray, of_nests: OfNests | None = None):
+        self.columns, self.values, self._of_nests = plan.columns, values, of_nests or self._computed
+        self.totals = Totals(plan, values)
         self.every = np.arange(values.shape[1])
-        self.there = values[columns.of_nests["there"]] > 0  # (nests, n)
+        self.heaviest = [nest for nest, _ in self.totals.heaviest]
+        """The nests that have features, (n,) each: the most work first; -1 where there are fewer."""
 
     def _computed(self, nest: np.ndarray, at: np.ndarray, shown: Shown) -> np.ndarray:
         return of_nests(self.columns, self.values[:, at], nest, shown)
@@ -82,70 +84,35 @@ class Batch:
         first, second, third = self.heaviest
         main = self._of_nests(first, self.every, MAIN)
         both = self._of_nests(np.concatenate([second, third]), np.tile(self.every, 2), OTHER)
-        shares = log(np.stack([self._of(self.work, second), self._of(self.work, third)]))[:, :, None]
+        shares = log(np.stack([work for _, work in self.totals.heaviest[1:]]))[:, :, None]
         program = log(self._program(first, *main[:, :COUNTS].T)).T
         others = np.split(both[:, COUNTS:], 2)
         return np.concatenate([program, main[:, COUNTS:], shares[0], others[0], shares[1], others[1]], axis=1)
 
-    def nests(self, what: str) -> np.ndarray:
-        """(nests, n); 0 where there is nothing."""
-        return np.where(self.there, self.values[self.columns.of_nests[what]], 0)
-
-    def _of(self, numbers: np.ndarray, nest: np.ndarray) -> np.ndarray:
-        return np.where(nest >= 0, numbers[nest, self.every], 0)
-
-    @cached_property
-    def runs(self) -> np.ndarray:
-        """(nests, n) how often each nest is executed, a vector counting once."""
-        columns, values = self.columns, self.values
-        vector = values[columns.kind] == KINDS.index("vector")
-        step = np.where(vector, 1, values[columns.extent])
-        found = np.ones((len(columns.nests), len(self.every)))
-        for own, nest in zip(found, columns.nests):
-            np.multiply.reduce(np.where(values[nest.around] > 0, step[nest.loops], 1), axis=0, out=own)
-        return found
-
-    @cached_property
-    def work(self) -> np.ndarray:
-        return self.runs * self.nests("operations")
-
-    @cached_property
-    def heaviest(self) -> list[np.ndarray]:
-        """The nests that have features, (n,) each: the most work first; -1 where there are fewer."""
-        left = self.work.copy()
-        found = []
-        for _ in range(NESTS):
-            most = left.max(axis=0)
-            nest = np.argmax(left, axis=0)
-            left[nest, self.every] = 0
-            found.append(np.where(most > 0, nest, -1))
-        return found
-
     def _program(self, main: np.ndarray, tasks: np.ndarray, unrolled: np.ndarray) -> np.ndarray:
-        nearest, zero = self.nests("nearest"), np.zeros(len(self.every))
-        nearest = np.min(np.where(nearest > 0, nearest, np.inf), axis=0, initial=np.inf)
+        totals = self.totals
+        nearest, farthest = totals.ahead("nearest"), totals.ahead("farthest")
+        nearest = np.where(nearest > 0, nearest, np.inf).min(axis=0, initial=np.inf)
+        operations = np.append(self.columns.of_nests["operations"], self.columns.find(""))[main]
         threads = self._one("threads")
         values = {
-            "work": self.work.sum(axis=0),
-            "statements": self.nests("stores").sum(axis=0),
-            "heaviest": self._of(self.work, main),
+            "work": totals.sums["operations"],
+            "statements": totals.sums["stores"],
+            "heaviest": totals.heaviest[0][1],
             "steps": self._one("steps"),
             "tasks": tasks,
             "imbalance": np.ceil(tasks / threads) * threads / tasks,
-            "body": unrolled * self._of(self.nests("operations"), main),
-            "registers": self._total("register"),
-            "scratch": self._total("scratch"),
+            "body": unrolled * self.values[operations, self.every],
+            "registers": totals.scope("register"),
+            "scratch": totals.scope("scratch"),
             "params": self._one("params"),
             "temps": self._one("temps"),
-            "prefetches": np.sum(self.nests("prefetches") * self.runs, axis=0),
-            "nearest_prefetch": np.where(nearest < np.inf, nearest, zero),
-            "farthest_prefetch": self.nests("farthest").max(axis=0),
-            "guards": np.sum(self.nests("guarded") * self.runs, axis=0),
+            "prefetches": totals.sums["prefetches"],
+            "nearest_prefetch": np.where(nearest < np.inf, nearest, 0),
+            "farthest_prefetch": farthest.max(axis=0, initial=0),
+            "guards": totals.sums["guarded"],
         }
         return np.stack([values[name] for name in PROGRAM])
 
     def _one(self, what: str) -> np.ndarray:
         return self.values[self.columns.index[what,]]
-
-    def _total(self, scope: str) -> np.ndarray:
-        return np.sum(self.values[self.columns.scopes[scope]], axis=0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from .columns import Columns, Nest
 from .sketch import BUFFERS, KINDS
 
 THRESHOLDS = tuple(range(4, 32, 2))  # log2 of bytes
-CHUNK = 1024  # nests at a time, so that what is computed of them stays in the cache
+CHUNK = 2048  # nests at a time, so that what is computed of them stays in the cache
 COUNTS = 2
 """Columns before the features: iterations of the parallel loops and of the unrolled ones."""
 
@@ -33,7 +34,7 @@ class Shown:
         for what in ("reuse", "top_down"):
             yield from (f"{what}.{b}<2^{t}" for b in self.related for t in THRESHOLDS)
 
-    @property
+    @cached_property
     def width(self) -> int:
         return COUNTS + len(list(self.names()))
 
@@ -58,7 +59,7 @@ class _Nests:
 
     def __init__(self, columns: Columns, values: np.ndarray, nest: np.ndarray, shown: Shown):
         self.shown, self.count, self.every = shown, len(nest), np.arange(len(nest))
-        groups = [_Group(columns, values, nest, int(k)) for k in np.unique(nest[nest >= 0])]
+        groups = _groups(columns, values, nest)
         self.depth = max([1, *(group.depth for group in groups)])
         self.buffers = min(shown.buffers, max([1, *(len(g.own.itemsize) for g in groups)]))
         shape = (self.buffers, max([1, *(g.own.limit.shape[1] for g in groups)]), self.count)
@@ -69,11 +70,11 @@ class _Nests:
         self.itemsize = np.zeros((self.buffers, self.count), np.float32)
         for group in groups:
             group.fill(extent, kind, moves)
-            own, of, those = group.own, group.values, group.those
+            own, those, take = group.own, group.those, group.take
             few, dims = slice(0, min(self.buffers, len(own.itemsize))), slice(0, own.limit.shape[1])
-            self.itemsize[few, those] = of[own.itemsize[few]]
-            self.limit[few, dims, those] = of[own.limit[few]]
-            self.stride[few, dims, those] = of[own.stride[few]]
+            self.itemsize[few, those] = take(lambda nest: nest.itemsize)[few]
+            self.limit[few, dims, those] = take(lambda nest: nest.limit)[few]
+            self.stride[few, dims, those] = take(lambda nest: nest.stride)[few]
         self.extent, self.kind, self.moves = extent[:-1], kind[:-1], moves[:-1]
         self.present = self.extent > 1
         self.inside = accumulate(np.multiply, self.extent[::-1])[::-1]
@@ -104,25 +105,29 @@ class _Nests:
 
     def _touched(self) -> np.ndarray:
         """(buffers, loops, n) different elements that each loop touches, with all loops inside it."""
-        found = np.empty((self.buffers, self.depth, self.count), np.float32)
-        span = np.full(self.limit.shape, 1 + 2**-10, np.float32)  # what fractions of steps may lose
-        iterations = np.ones((self.buffers, self.count), np.float32)
-        steps = np.abs(self.moves)
-        for at in reversed(range(self.depth)):
-            span += steps[at] * (self.extent[at] - 1)
-            iterations *= np.where(steps[at].any(axis=1), self.extent[at], 1)
-            box = np.multiply.reduce(np.minimum(np.floor(span), self.limit), axis=1)
-            np.maximum(np.minimum(box, iterations), 1, out=found[:, at])
-        return found
+        steps = np.abs(self.moves)  # (loops, buffers, dims, n)
+        moved = steps.max(axis=2) > 0
+        span = steps
+        span *= (self.extent - 1)[:, None, None]
+        span[-1] += 1 + 2**-10  # what fractions of steps may lose
+        for at in reversed(range(self.depth - 1)):
+            span[at] += span[at + 1]
+        np.floor(span, out=span)
+        np.minimum(span, self.limit, out=span)
+        box = np.multiply.reduce(span, axis=2)
+        iterations = np.where(moved, self.extent[:, None], 1)[::-1]
+        np.minimum(box, accumulate(np.multiply, iterations)[::-1], out=box)
+        return np.maximum(box, 1, out=box).swapaxes(0, 1)
 
     def _relations(self, touched: np.ndarray, reuse: np.ndarray, outside: np.ndarray) -> list[np.ndarray]:
         """The largest logarithms of reuse and top-down products of the loops that touch fewer bytes than each
         threshold, for each of `touched`; 0 if none does. A loop touches all that those inside it touch."""
         many, loops, n = touched.shape
-        # the least e with x < 2^e, but for powers of two, which have one more
-        exponent = np.frexp(touched)[1]
-        bins = np.clip((exponent - THRESHOLDS[0] + 1) // 2, 0, len(THRESHOLDS))
-        bins = np.where(np.isfinite(touched) & self.present, bins, len(THRESHOLDS))
+        # the least e with x < 2^e, but for powers of two, which have one more; as float32 has it, beyond all
+        # thresholds where that is infinite
+        exponent = (np.ascontiguousarray(touched, np.float32).view(np.int32) >> 23) - 126
+        bins = np.clip((exponent - (THRESHOLDS[0] - 1)) >> 1, 0, len(THRESHOLDS))
+        bins = np.where(self.present, bins, len(THRESHOLDS))
         places = (bins * many + np.arange(many)[:, None, None]) * n + self.every
         result = []
         for values in (np.where(self.present, reuse, 0), np.where(self.present, outside, 0)[None]):
@@ -157,35 +162,55 @@ class _Nests:
 
     def _steps(self, loop: np.ndarray) -> np.ndarray:
         """(buffers, n) bytes from one iteration to the next."""
-        moves = np.moveaxis(self.moves[loop, :, :, self.every], 0, -1)
+        many = self.stride[..., 0].size
+        places = (np.maximum(loop, 0) * many + np.arange(many)[:, None]) * self.count + self.every
+        moves = self.moves.reshape(-1).take(places).reshape(self.stride.shape)
         return np.where(loop >= 0, np.abs(np.sum(moves * self.stride, axis=1)), 0)
 
 
-class _Group:
-    """The programs whose nest is one and the same."""
+def _groups(columns: Columns, values: np.ndarray, nest: np.ndarray) -> list[_Group]:
+    found: dict[int, dict[int, slice | np.ndarray]] = {}
+    for name in np.unique(nest[nest >= 0]).tolist():
+        found.setdefault(int(columns.shapes[name]), {})[name] = _places(nest == name)
+    return [_Group(columns, values, np.arange(len(nest)), parts) for parts in found.values()]
 
-    def __init__(self, columns: Columns, values: np.ndarray, nest: np.ndarray, name: int):
-        own = columns.nests[name]
-        self.own: Nest = own
-        self.those = _places(nest == name)
-        self.values = values[:, self.those]
-        self.at = np.arange(len(nest))[self.those]
-        there = self.values[own.around] > 0
-        extent = self.values[columns.extent[own.loops]]
+
+class _Group:
+    """The programs whose nests have the same shape; `parts` are those of each nest."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        values: np.ndarray,
+        every: np.ndarray,
+        parts: Mapping[int, slice | np.ndarray],
+    ):
+        nests = columns.nests
+        self._parts = [(nests[name], values[:, those]) for name, those in parts.items()]
+        self.own = self._parts[0][0]
+        self.at = np.concatenate([every[those] for those in parts.values()])
+        self.those = _span(self.at)
+        self.outer = self.take(lambda nest: nest.pairs[2]) > 0
+        there = self.take(lambda nest: nest.around) > 0
+        extent = self.take(lambda nest: columns.extent[nest.loops])
         sized = there & (extent > 1)
         self.extent = np.where(sized, extent, 1)
-        self.kind = self.values[columns.kind[own.loops]]
-        dealt = self.values[columns.of_nests["dealt"][name]]
+        self.kind = self.take(lambda nest: columns.kind[nest.loops])
+        dealt = self.take(lambda nest: nest.dealt)
         if dealt.any():
             self.kind = np.where(self._outside(there) < dealt, KINDS.index("parallel"), self.kind)
         self.place = np.where(sized, self._outside(sized), -1).astype(int)
         self.depth = int(np.add.reduce(sized, axis=0, dtype=np.int8).max(initial=0))
 
+    def take(self, of: Callable[[Nest], np.ndarray]) -> np.ndarray:
+        """(..., n) values of the columns that a function gives."""
+        found = [values[of(nest)] for nest, values in self._parts]
+        return found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
+
     def _outside(self, which: np.ndarray) -> np.ndarray:
         """(loops, n) around each loop, how many of those, (loops, n)."""
         found = self.own.above @ which.astype(np.float32)
-        for first, second, column in self.own.pairs.T:
-            outer = self.values[column] > 0
+        for (first, second), outer in zip(self.own.pairs[:2].T, self.outer):
             found[second] += outer & which[first]
             found[first] += ~outer & which[second]
         return found
@@ -197,16 +222,21 @@ class _Group:
         flat = place * count + self.at
         extent.reshape(-1)[flat] = self.extent
         kind.reshape(-1)[flat] = self.kind
-        buffer, dim, loop, column = self.own.moves[:, self.own.moves[0] < buffers]
-        flat = (place[loop] * (buffers * dims) + (buffer * dims + dim)[:, None]) * count + self.at
-        moves.reshape(-1)[flat] = self.values[column]
+        those = self.own.moves[0] < buffers
+        buffer, dim, loop, _ = self.own.moves[:, those]
+        flat = (place * (buffers * dims * count) + self.at)[loop]
+        flat += ((buffer * dims + dim) * count)[:, None]
+        moves.reshape(-1)[flat] = self.take(lambda nest: nest.moves[3, those])
 
 
 def _places(where: np.ndarray) -> slice | np.ndarray:
     """Those of the true elements; a slice if they stand side by side."""
-    found = np.flatnonzero(where)
-    begin, end = found[0], found[-1] + 1
-    return slice(begin, end) if end - begin == len(found) else found
+    return _span(np.flatnonzero(where))
+
+
+def _span(found: np.ndarray) -> slice | np.ndarray:
+    begin = int(found[0])
+    return slice(begin, begin + len(found)) if (np.diff(found) == 1).all() else found
 
 
 def accumulate(operation: np.ufunc, x: np.ndarray) -> np.ndarray:

@@ -13,12 +13,14 @@ from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.ops.reduction import Softmax
+from burnish.compiler.target import host
 from burnish.compiler.templates.registry import algorithms
 from burnish.op_tuner.features import NAMES, evaluate
 from burnish.op_tuner.nest_features import THRESHOLDS
 from burnish.op_tuner.sketch import BUFFERS, sketch
 from burnish.op_tuner.space import Space
 
+from ..compiled.test_conv_algorithms import Case, items_of
 from .tasks import double, op_task
 
 I, J, K = 4, 8, 16
@@ -181,6 +183,18 @@ def test_templates(task):
         np.testing.assert_array_equal(found, again)
         texts = {L.print_program(p) for p in programs}
         assert len(np.unique(found, axis=0)) >= 0.7 * len(texts)
+
+
+def test_nests_of_one_shape_in_any_order():
+    """Phases of a polyphase convolution, computed side by side, are as those of each program alone."""
+    case = Case(16, 32, (14, 14), strides=(2, 2), pads=(1, 1, 1, 1))
+    task = items_of(case, host(), "polyphase2")[0].task
+    space, rng = Space(task), random.Random(0)
+    sketches = [sketch(scheduled(task, space.config(space.draw(rng))), 1) for _ in range(12)]
+    alone = np.concatenate([evaluate([sk]) for sk in sketches])
+    for _ in range(20):
+        some = rng.sample(range(len(sketches)), rng.randint(2, 8))
+        np.testing.assert_array_equal(evaluate([sketches[n] for n in some]), alone[some])
 
 
 def test_buffers_are_bounded():
