@@ -102,9 +102,8 @@ class Factored:
 
     def _grow(self, inputs: np.ndarray) -> None:
         """Inputs may be larger than any before."""
-        most = inputs.max(axis=0, initial=0)
-        if (most >= self._radices).any():
-            self._radices = np.maximum(self._radices, most + 1)
+        if (inputs >= self._radices).any():
+            self._radices = np.maximum(self._radices, inputs.max(axis=0) + 1)
             self._lay()
 
     def __call__(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -186,10 +185,13 @@ class Factored:
 
     def one(self, output: int, inputs: np.ndarray) -> np.ndarray:
         """(n,) a single output."""
-        self._grow(inputs)
         place = self.place[output]
         table = next(table for table in self.tables if place < table.own.stop)
-        rows = table.find(inputs)  # may add some
+        if table.support:
+            self._grow(inputs)
+            rows = table.find(inputs)
+        else:
+            rows = np.zeros(len(inputs), int)
         return table.values[place - table.own.start].take(rows)
 
 
