@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -88,8 +89,14 @@ def _parted(dialect: Dialect, sources: Sequence[str]) -> tuple[list[str], list[s
 
 
 def _program(dialect: Dialect, blocks: Sequence[str]) -> str:
-    head = dialect.prelude + (dialect.fp64 if any("f64" in block for block in blocks) else "")
-    return "\n\n".join([head.rstrip(), *blocks]) + "\n"
+    text = "\n\n".join(blocks)
+    head = dialect.prelude + (dialect.fp64 if uses_f64(text) else "")
+    return f"{head.rstrip()}\n\n{text}\n"
+
+
+def uses_f64(text: str) -> bool:
+    """Whether a source has values of double precision; the letters alone may be part of a kernel's name."""
+    return re.search(r"\bf64\b", text) is not None
 
 
 HELPERS = {

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from . import cuda, opencl
-from .c_dialect import module_source
+from .c_dialect import module_source, uses_f64
 from .kernel_code import Launch
 
 _HEADER = struct.Struct("<8sII3Q4I")
@@ -51,7 +51,7 @@ def encode(
         for symbol in symbols
     )
     size = _HEADER.size + len(table) + len(program) + len(strings)
-    needs = _NEEDS_F64 if "f64" in text else 0
+    needs = _NEEDS_F64 if uses_f64(text) else 0
     counts = (len(symbols), needs, flags, 0)
     header = _HEADER.pack(b"BURNCODE", _VERSION, _HEADER.size, size, len(program), len(strings), *counts)
     return header + table + program + bytes(strings)

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 import pytest
+from burnish.compiler.build_kernel import generate
 from burnish.compiler.codegen.c_dialect import kernel_programs, module_source
+from burnish.compiler.codegen.device_code import encode
+from burnish.compiler.codegen.kernel_code import Launch
 from burnish.compiler.codegen.opencl import DIALECT
+from burnish.compiler.lower.lower import finished
+from burnish.compiler.ops.reduction import Softmax
+from burnish.compiler.target import get_target
 from burnish.errors import InputError, ToolError
 from burnish.runtime.mali import MaliCompiler, find_root, parse
 from burnish.settings import MALI_ROOT
+
+from ..ops.case import Case
+from . import test_blocks, test_tiles
+from .cases import build
+from .nvcc import sources_of
+from .test_cases import sample
+
+MIDGARD_TARGET = get_target("mali-t860")
+NEEDS = struct.Struct("<40xII")  # kernels, flags of what the device must have
 
 BIFROST = (
     "SHADER-DB: MESA_SHADER_KERNEL shader: 2855 inst, 1882 tuples, 270 clauses, 304.000000 cycles, "
@@ -81,6 +99,24 @@ def test_a_program_for_each_kernel():
     assert kernel_programs(DIALECT, "\n") == []
 
 
+def test_a_name_is_no_double_precision():
+    single = "__kernel void f_26c34f64(__global f32 *x) { x[0] = 1.0f; }"
+    for source, needed in ((single, False), (single.replace("f32", "f64"), True)):
+        assert ("cl_khr_fp64" in module_source(DIALECT, [source])) == needed
+        encoded = encode("opencl", [source], ["f_26c34f64"], {"f_26c34f64": Launch()})
+        assert NEEDS.unpack_from(encoded)[1] == needed
+
+
+def test_blocks_have_no_more_threads_than_the_gpu_runs():
+    """With the registers that its kernels use a Midgard core runs 64 threads at once."""
+    limit = MIDGARD_TARGET.gpu.block_threads
+    for case in (Case(Softmax(1), ("f32[1,1000]",)), *test_blocks.CASES, *test_tiles.CASES, *sample()):
+        for node in build(case, MIDGARD_TARGET, "k").programs:
+            for program in node.values():
+                code = generate(finished(program, MIDGARD_TARGET), MIDGARD_TARGET)
+                assert all(math.prod(step.launch.block) <= limit for step in code.steps), (case, program.name)
+
+
 def test_without_the_compiler(monkeypatch, tmp_path):
     monkeypatch.delenv(MALI_ROOT.name, raising=False)
     with pytest.raises(InputError, match="give --root or BURNISH_MALI_ROOT"):
@@ -103,3 +139,12 @@ def test_mesa_compiles_and_refuses(mali_root):
     assert first.cycles is not None and first.cycles == max(first.pipes.values())
     with pytest.raises(ToolError, match="mali-g76: use of undeclared identifier 'nothing'"):
         list(compiler.compile(["__kernel void f(__global int *p) { p[0] = nothing; }"]))
+
+
+@pytest.mark.parametrize(("chip", "network"), [("mali-g76", "c4"), ("mali-t860", "c2")])
+def test_a_networks_kernels_spill_nothing(mali_root, chip, network):
+    programs = [
+        p for source in sources_of(network, get_target(chip)) for p in kernel_programs(DIALECT, source)
+    ]
+    found = list(MaliCompiler(chip, mali_root).compile(programs))
+    assert len(found) == len(programs) >= 2 and all(k.spills == k.fills == 0 for k in found), found

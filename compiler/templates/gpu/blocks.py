@@ -101,6 +101,8 @@ def inner_axes(st: Stage, group: Group) -> tuple[Axis, ...]:
 
 def schedule(task: KernelTask, p: Params) -> Program:
     expr, groups = grouped(task)
+    assert task.target.gpu is not None
+    most = min(THREADS, task.target.gpu.block_threads)
     params = [Buffer(name, type.dtype, type.dims) for name, type in expr.params]
     params += [Buffer(name, expr.stage(name).dtype, expr.stage(name).shape) for name in expr.outputs]
     body: list[Stmt] = []
@@ -110,7 +112,7 @@ def schedule(task: KernelTask, p: Params) -> Program:
         block = _Block(expr, group, rows, threads)
         if not any(st.reduce for st in stages):
             block.stored = set(group.stages)
-            body += [kernel([st], expr, THREADS) for st in stages]
+            body += [kernel([st], expr, most) for st in stages]
         else:
             body.append(block.statement(stages))
         temps += [

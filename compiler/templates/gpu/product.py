@@ -90,6 +90,11 @@ def along_sums(factor: Expr, sums: Axes) -> bool:
     return any(linear(x.index[-1]).coefficient(sums[-1].name) == 1 for x in loads)
 
 
+def guarded(factor: Expr) -> bool:
+    """Whether it is read only where it exists, as at an image's border."""
+    return any(isinstance(x, s.Select) for x in s.walk(factor))
+
+
 def digits(axes: Axes, number: Expr, body: Body) -> Body:
     """`body` where the axes are the digits of `number`."""
     below = 1

@@ -24,7 +24,18 @@ from ...kernel_task import Config, KernelTask
 from ...target import Gpu
 from .common import let, over
 from .grid import element, kernel, program
-from .product import Axes, Product, along_sums, digits, expression, main_product, product_of, size, within
+from .product import (
+    Axes,
+    Product,
+    along_sums,
+    digits,
+    expression,
+    guarded,
+    main_product,
+    product_of,
+    size,
+    within,
+)
 
 Epilogue = Callable[[Expr], Body]
 """What is done with an element of the sum, where the variables of its axes are known."""
@@ -35,6 +46,7 @@ MOST_AHEAD = 8  # elements that a thread moves to shared memory at once, each in
 SHORTEST_PART = 32  # terms of a sum that is split
 MOVED = 8.0  # multiply-adds that a unit could do while an element comes from the last cache
 WARPS = 8  # that keep a unit busy
+GUARDED = 3  # registers of a factor that is read under a guard: its place, what is compared
 SMALLEST = 256  # multiply-adds, below which a thread an element is as good
 _SHAPES = ((8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 4), (4, 1), (1, 2), (1, 1))
 _GRIDS = ((16, 16), (8, 32), (8, 16), (16, 8), (4, 32), (8, 8), (4, 16), (2, 32), (4, 8), (2, 16), (1, 32))
@@ -93,16 +105,17 @@ def _pair(tile: Tile) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def schedule(task: KernelTask, p: Params) -> Program:
     product, expr = main_product(task), expression(task)
-    assert product is not None
+    assert product is not None and task.target.gpu is not None
+    threads = min(THREADS, task.target.gpu.block_threads)
 
     def kernels(group: list[Stage]) -> list[Stmt]:
         if product_of(group) is None:
-            return [kernel(group, expr, min(THREADS, task.target.gpu.block_threads))]  # type: ignore[union-attr]
+            return [kernel(group, expr, threads)]
         if p.parts == 1:
             return [tiled(product, p, lambda value: element(product.group, expr, {acc.name: value}))]
         place = (Var("of_parts"), *_own(product))
         first = tiled(product, p, lambda value: (Store(parts.name, place, value),))
-        return [first, kernel(added_up(product, parts), expr, THREADS)]
+        return [first, kernel(added_up(product, parts), expr, threads)]
 
     acc = product.group[0]
     parts = Buffer(f"{acc.name}_parts", acc.dtype, (p.parts, *acc.shape), "global")
@@ -135,6 +148,8 @@ def ranked_tiles(p: Product, gpu: Gpu, shared: bool, parts: Sequence[int]) -> li
 def fits(p: Product, tile: Tile, gpu: Gpu, shared: bool) -> bool:
     rows, columns = tile.elements
     registers = (rows * columns + rows + columns) * -(-p.group[0].dtype.bytes // 4) + 16
+    if not shared:
+        registers += GUARDED * (rows * guarded(p.left) + columns * guarded(p.right))
     enough = tile.threads[0] * tile.threads[1] <= min(gpu.block_threads, THREADS)
     return enough and registers <= gpu.registers and (not shared or fits_shared(p, tile, 4, gpu))
 
