@@ -85,10 +85,14 @@ def _power(x: Expr, y: Expr) -> Expr:
 
 
 def _constant_power(x: Expr, y: float) -> Expr | None:
-    """Exponents for which products, a quotient or a root are as exact."""
-    if y == 0.5:
-        inf = const(np.inf, x.dtype)
-        return select(binary("eq", x, -inf), inf, call("sqrt", x + 0.0))  # -0 gives 0
+    """Exponents for which products, a quotient or roots are as exact.
+
+    Among them 3/4, that of local response normalisation, so that it needs no f64, which many GPUs lack.
+    """
+    if y == 0.5 or (y == 0.75 and x.dtype is F32):
+        root = call("sqrt", x + 0.0)  # -0 gives 0
+        value = root if y == 0.5 else root * call("sqrt", root)
+        return select(binary("eq", x, -const(np.inf, x.dtype)), const(np.inf, x.dtype), value)
     if y == -1.0:
         return const(1.0, x.dtype) / x
     if y not in (0.0, 1.0, 2.0, 3.0, 4.0):

@@ -208,13 +208,19 @@ def test_f32_power(case):
     assert_close(run(unfused(e), x=x, y=y), exact, 4.0, x, y)
 
 
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0, 3.0, 4.0, -1.0, -2.0, 2.5, -0.5])
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 0.75, 1.0, 2.0, 3.0, 4.0, -1.0, -2.0, 2.5, -0.5])
 def test_f32_power_of_a_constant(exponent):
     x = points(20_000)
     e = expand_math(s.binary("pow", load("x", F32), s.const(exponent, F32)))
     with np.errstate(all="ignore"):
         exact = np.power(x.astype(Long), Long(exponent))
     assert_close(run(e, x=x), exact, 4.0, x)
+
+
+def test_roots_need_no_f64():
+    for exponent in (0.5, 0.75):
+        e = expand_math(s.binary("pow", load("x", F32), s.const(exponent, F32)))
+        assert all(n.dtype is not F64 for n in s.walk(e))
 
 
 @pytest.mark.parametrize("dtype", [I32, I64, U8])
