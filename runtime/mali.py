@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from ..errors import InputError, ToolError
 from ..settings import MALI_ROOT, cache_dir
 from .build import source_dir
@@ -114,7 +116,7 @@ class MaliCompiler:
     def compile(self, programs: Sequence[str]) -> Iterator[Shader]:
         """What each program, which is one kernel, becomes. ToolError with what the compiler says against it.
 
-        A chip's first call takes a minute more: then Mesa reads its library of functions, and keeps it.
+        A chip's first call takes up to a minute more: then Mesa reads its library of functions, and keeps it.
         """
         known = self._library()
         with tempfile.TemporaryDirectory(prefix="burnish-") as name:
@@ -140,14 +142,24 @@ class MaliCompiler:
         kept = cache_dir() / "mali" / hashlib.sha256(about.encode()).hexdigest()[:24]
         if kept.is_dir():
             return kept
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent, prefix="partial-") as name:
-            made = Path(name, "cache")
-            made.mkdir()
-            for _ in self._lines(made, []):
-                pass
-            if not kept.is_dir():
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with (
+                FileLock(str(kept.parent / "lock")),
+                tempfile.TemporaryDirectory(dir=kept.parent, prefix="partial-") as name,
+            ):
+                if kept.is_dir():
+                    return kept
+                made = Path(name, "cache")
+                made.mkdir()
+                for _ in self._lines(made, []):
+                    pass
                 os.replace(made, kept)
+        except OSError as error:
+            raise ToolError(
+                f"cannot write to the cache folder {kept.parent}: {error.strerror}; "
+                "set BURNISH_CACHE_DIR to a folder that can be written"
+            ) from error
         return kept
 
     def _lines(self, cache: Path, files: Sequence[Path]) -> Iterator[str]:
