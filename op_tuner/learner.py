@@ -10,6 +10,7 @@ import numpy as np
 
 from ..compiler.kernel_task import KernelTask
 from ..compiler.lower.lower import scheduled
+from .analytic import Analytic
 from .bulk import Bulk
 from .features import evaluate
 from .model import CostModel
@@ -25,12 +26,13 @@ WORTH = 0.05  # by which a lesson must have raised that share for another one to
 
 
 class Learner:
-    """Rows are computed once. `prior` is a model of the same objective to begin with, fitted to other tasks.
+    """Rows are computed once. `prior` is a model of the same objective to begin with, fitted to other tasks;
+    without one, models begin with the analytic score.
     ToolError if xgboost is missing."""
 
     def __init__(self, objective: str = "rank", seed: int = 0, prior: CostModel | None = None):
         self.objective, self.seed = objective, seed
-        self._global = CostModel(objective, seed=seed, base=prior)
+        self._global = CostModel(objective, seed=seed, base=prior or Analytic())
         self._learnt = 0
         self.tasks: list[TaskLearner] = []
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -37,11 +37,20 @@ FAILED = 0.0  # relative speed of what did not work
 LEAST = 2.0**-8  # relative speeds below are all alike
 
 
+class Base(Protocol):
+    """Scores to add to; `trained` says whether measurements have taught it."""
+
+    @property
+    def trained(self) -> bool: ...
+
+    def predict(self, rows: np.ndarray) -> np.ndarray: ...
+
+
 class CostModel:
     """Scores of candidates: larger is faster, comparable within a task only.
 
-    `base` is the global model that this one adds to; `depth` and `rounds` are the trees'. ToolError if
-    xgboost is missing.
+    `base` is the global model that this one adds to, or a score that nobody had to learn; `depth` and `rounds`
+    are the trees'. ToolError if xgboost is missing.
     """
 
     def __init__(
@@ -50,7 +59,7 @@ class CostModel:
         *,
         seed: int = 0,
         threads: int = 1,
-        base: CostModel | None = None,
+        base: Base | None = None,
         depth: int = DEPTH,
         rounds: int = ROUNDS,
     ):
@@ -76,7 +85,7 @@ class CostModel:
             return
         data = self._matrix(rows)
         data.set_label(np.log2(np.maximum(speeds, LEAST)))
-        if self.base is not None and self.base.trained:
+        if self.base is not None:
             data.set_base_margin(self.base.predict(rows))
         loss = _RankLoss(speeds, groups, self._seed) if self.objective == "rank" else None
         self._trees = self._xgboost.train(self._parameters, data, self._rounds, obj=loss)
@@ -86,7 +95,7 @@ class CostModel:
         base = self.base.predict(rows) if self.base is not None else np.zeros(len(rows))
         if self._trees is None or not len(rows):
             return base
-        margin = base if self.base is not None and self.base.trained else None
+        margin = base if self.base is not None else None
         found = self._trees.inplace_predict(
             rows, predict_type="margin", base_margin=margin, validate_features=False
         )
