@@ -1,10 +1,10 @@
 """A score of programs before any is measured: the fewer loads a product takes, the better.
 
-A register tile of P pixels and C vectors of channels takes P + C loads for P·C multiply-adds; today's cores issue
-two of each in a cycle, and more sums under way hide more of their latency. In features: of each operand of the
-heaviest nest, how often the loops inside use what they touch, as long as that fits the registers (`RELATED`).
-Over direct convolutions (C7, C10, C12 on Zen 3) the logarithm of the loads correlates by 0.76 to 0.90 with that
-of their times. Nests that reuse nothing are all alike.
+A register tile of P pixels and C vectors of channels takes P + C loads for P·C multiply-adds; today's cores
+issue two of each in a cycle, and more sums under way hide more of their latency. In features: of each operand
+of the heaviest nest, how often the loops inside use what they touch, as long as that fits the registers
+(`RELATED`). Over direct convolutions (C7, C10, C12 on Zen 3) the logarithm of the loads correlates by 0.76 to
+0.90 with that of their times. Nests that reuse nothing are all alike.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class Base(Protocol):
 class CostModel:
     """Scores of candidates: larger is faster, comparable within a task only.
 
-    `base` is the global model that this one adds to, or a score that nobody had to learn; `depth` and `rounds`
-    are the trees'. ToolError if xgboost is missing.
+    `base` is the global model that this one adds to, or a score that nobody had to learn; `depth` and
+    `rounds` are the trees'. ToolError if xgboost is missing.
     """
 
     def __init__(
