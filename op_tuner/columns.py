@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -105,7 +105,11 @@ class Columns:
         pairs = [self.index[key] for key in self._pairs]
         low, high = (f.reduce(values[pairs], axis=1, initial=np.nan) for f in (np.fmin, np.fmax))
         self._same[pairs] = np.where(low == high, low, np.nan)
-        self.nests = [Nest.of(self, name) for name in self.names]
+        of_names: dict[str, dict[Key, int]] = {name: {} for name in self.names}
+        for key, n in self.index.items():
+            if len(key) > 2 and key[1] in of_names:
+                of_names[str(key[1])][key] = n
+        self.nests = [Nest.of(self, name, of_names[name]) for name in self.names]
         seen: dict[object, int] = {}
         shapes = [seen.setdefault(_content(*nest.shape), len(seen)) for nest in self.nests]
         self.shapes = np.array([*shapes, -1])
@@ -207,14 +211,13 @@ class Nest:
         return self.above, self.pairs[:2], self.moves[:3], np.array(self.limit.shape)
 
     @staticmethod
-    def of(columns: Columns, name: str) -> Nest:
-        buffers = range(1 + max((int(k[2]) for k in columns.index if k[:2] == ("itemsize", name)), default=0))
-        dims = range(1 + max((int(k[3]) for k in columns.index if k[:2] == ("limit", name)), default=0))
-        loops = [str(key[2]) for key in columns.index if key[:2] == ("around", name)]
+    def of(columns: Columns, name: str, own: Mapping[Key, int]) -> Nest:
+        """`own` are the keys of the nest that say more than its name."""
+        buffers = range(1 + max((int(k[2]) for k in own if k[:2] == ("itemsize", name)), default=0))
+        dims = range(1 + max((int(k[3]) for k in own if k[:2] == ("limit", name)), default=0))
+        loops = [str(key[2]) for key in own if key[:2] == ("around", name)]
         place = {lp: n for n, lp in enumerate(loops)}
-        moves = [
-            (k[2], k[3], place[str(k[4])], n) for k, n in columns.index.items() if k[:2] == ("move", name)
-        ]
+        moves = [(k[2], k[3], place[str(k[4])], n) for k, n in own.items() if k[:2] == ("move", name)]
         find, count = columns.find, len(loops)
         above = np.array([[columns.order(b, a) for b in loops] for a in loops]).reshape(count, count)
         unsure = [(place[a], place[b], find("above", a, b)) for a in loops for b in loops if a < b]

@@ -16,6 +16,7 @@ DENSE = 1 << 18  # combinations up to which a table is found by position instead
 GUESSED = (
     1 << 14
 )  # combinations found by search; where there are more, those that no example showed are forgotten
+COUNTED = 1 << 12  # pairs of a combination and an output up to which all are counted
 BITS = 62  # of a word
 EXACT = 53  # bits of a whole number as a float
 BEAM = 4  # sets of inputs that grow at the same time
@@ -51,23 +52,13 @@ class Factored:
         """
         gates = np.full(len(outputs), -1) if gates is None else gates
         self._words = 1 + (1 + int(gates.max(initial=-1))) // BITS
-        supports: dict[int, tuple[int, ...]] = {}
-        known: dict[bytes, tuple[int, ...]] = {}
-        search = _Search(inputs)
-        for n, row in enumerate(outputs):
-            own = None if allowed is None else allowed[n]
-            labels = np.where(np.isnan(row), -1, np.unique(row, return_inverse=True)[1])
-            parts = [_first_seen(labels), np.isnan(row), *([] if own is None else [own])]
-            alike = b"".join(part.tobytes() for part in parts)
-            if alike not in known:
-                known[alike] = search.support(labels, own, self._supports.get(n))
-            supports[n] = known[alike]
-        self._supports = supports
+        members = self._explain(inputs, outputs, allowed)
+        self._supports = {n: support for support, own in members.items() for n in own}
         self.tables, self.place = [], np.empty(len(outputs), int)
         self._radices: np.ndarray = inputs.max(axis=0, initial=0) + 1
         begin = 0
-        for support in dict.fromkeys(supports.values()):
-            own = np.array([n for n in supports if supports[n] == support])
+        for support, those in members.items():
+            own = np.array(those)
             bits = _bits(gates[own], self._words)
             table = _Table(support, begin, bits, self._radices, inputs, outputs[own])
             self.place[own] = table.place
@@ -77,6 +68,28 @@ class Factored:
         self.fill_constants(self.always[:, None])
         self._number()
         self._lay()
+
+    def _explain(
+        self, inputs: np.ndarray, outputs: np.ndarray, allowed: np.ndarray | None
+    ) -> dict[tuple[int, ...], list[int]]:
+        """Sets of inputs, and the outputs that each explains. Outputs that tell the same examples apart are
+        explained by the same inputs."""
+        search = _Search(inputs)
+        known: dict[bytes, tuple[int, ...]] = {}
+        alike: dict[bytes, tuple[int, ...]] = {}
+        found: dict[tuple[int, ...], list[int]] = {}
+        for n, row in enumerate(outputs):
+            own = None if allowed is None else allowed[n]
+            which = b"" if own is None else own.tobytes()
+            content = row.tobytes() + which
+            if content not in known:
+                labels = np.where(np.isnan(row), -1, np.unique(row, return_inverse=True)[1])
+                key = _first_seen(labels).tobytes() + np.isnan(row).tobytes() + which
+                if key not in alike:
+                    alike[key] = search.support(labels, own, self._supports.get(n))
+                known[content] = alike[key]
+            found.setdefault(known[content], []).append(n)
+        return found
 
     def _number(self) -> None:
         """Gives each table random numbers, sums of which, one of each table and one more, are exact."""
@@ -214,7 +227,8 @@ class _Search:
 
     def __init__(self, inputs: np.ndarray):
         self.inputs = inputs
-        self.sizes = inputs.max(axis=0, initial=0) + 1
+        self.sizes: list[int] = (inputs.max(axis=0, initial=0) + 1).tolist()
+        self._columns = list(inputs.T.copy())
         self.varied = [n for n in range(inputs.shape[1]) if np.ptp(inputs[:, n]) > 0] if len(inputs) else []
 
     def support(
@@ -248,19 +262,26 @@ class _Search:
 
     def _explain(self, support: Sequence[int], labels: np.ndarray) -> tuple[int, int]:
         """Rows of the table, and examples that it gets wrong where rows say what most of theirs do."""
-        code = self._code(support)
-        pairs, counts = np.unique(code * (labels.max() + 1) + labels, return_counts=True)
-        first = np.flatnonzero(np.diff(pairs // (labels.max() + 1), prepend=-1))
+        code, size = self._code(support)
+        width = int(labels.max()) + 1
+        if size * width <= COUNTED:
+            counts = np.bincount(code * width + labels, minlength=size * width)
+            most = np.maximum.reduce(counts.reshape(-1, width), axis=1)
+            return int(np.count_nonzero(most)), len(labels) - int(np.add.reduce(most))
+        pairs, counts = np.unique(code * width + labels, return_counts=True)
+        first = np.flatnonzero(np.diff(pairs // width, prepend=-1))
         return len(first), len(labels) - int(np.maximum.reduceat(counts, first).sum())
 
-    def _code(self, support: Sequence[int]) -> np.ndarray:
-        """(n,) a number for each combination of these inputs."""
-        code = np.zeros(len(self.inputs), int)
+    def _code(self, support: Sequence[int]) -> tuple[np.ndarray, int]:
+        """(n,) a number for each combination of these inputs, and what all are below."""
+        code, size = np.zeros(len(self.inputs), int), 1
         for n in support:
-            code = code * self.sizes[n] + self.inputs[:, n]
-            if code.max() > 1 << 40:
+            if size * self.sizes[n] > 1 << 40:
                 code = np.unique(code, return_inverse=True)[1]
-        return code
+                size = len(code)
+            code = code * self.sizes[n] + self._columns[n]
+            size *= self.sizes[n]
+        return code, size
 
 
 class _Table:

@@ -92,6 +92,8 @@ class Record:
 
 def plain(value: Any) -> object:
     """A knob's answer as JSON can hold it: numbers, texts, and tuples of them for tuples and dataclasses."""
+    if type(value) in (int, str, bool, float):
+        return value
     if is_dataclass(value):
         return tuple(plain(getattr(value, f.name)) for f in fields(value))
     if isinstance(value, (tuple, list)):

@@ -479,6 +479,8 @@ def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
 
 def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
     """Replaces variables by name."""
+    if variables(e).isdisjoint(values):
+        return e
     return transform(e, lambda x: values.get(x.name) if isinstance(x, Var) else None)
 
 

@@ -206,7 +206,8 @@ class Schedule:
 
     def _simplify(self, nest: Nest) -> None:
         ranges = {lp.var: (0, lp.extent - 1) for lp in nest.loops}
-        self._map(nest, lambda e: affine.simplify(e, ranges))
+        known = affine.Known()
+        self._map(nest, lambda e: affine.simplify(e, ranges, known))
 
     def rename_buffer(self, nest: Nest, buffer: str, name: str, fn: Index = lambda index: index) -> None:
         """b[i]  →  name[fn(i)]   where the nest reads, writes and allocates b"""
