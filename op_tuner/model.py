@@ -86,7 +86,7 @@ class CostModel:
         data = self._matrix(rows)
         data.set_label(np.log2(np.maximum(speeds, LEAST)))
         if self.base is not None:
-            data.set_base_margin(self.base.predict(rows))
+            data.set_base_margin(self.base.predict(rows).astype(np.float32))
         loss = _RankLoss(speeds, groups, self._seed) if self.objective == "rank" else None
         self._trees = self._xgboost.train(self._parameters, data, self._rounds, obj=loss)
 
@@ -95,11 +95,8 @@ class CostModel:
         base = self.base.predict(rows) if self.base is not None else np.zeros(len(rows))
         if self._trees is None or not len(rows):
             return base
-        margin = base if self.base is not None else None
-        found = self._trees.inplace_predict(
-            rows, predict_type="margin", base_margin=margin, validate_features=False
-        )
-        return np.asarray(found, float)
+        found = self._trees.inplace_predict(rows, predict_type="margin", validate_features=False)
+        return base + found  # xgboost would add it by all threads, of which a forked process has one
 
     def to_bytes(self) -> bytes:
         """The trees alone, without `base`."""

@@ -1,9 +1,11 @@
 """The learned model on costs that are known: it ranks, transfers, repeats, and says what it lacks."""
 
+import signal
 import sys
 
 import numpy as np
 import pytest
+from burnish.compiler.in_child import in_child
 from burnish.errors import InputError, ToolError
 from burnish.op_tuner.model import CostModel, relative_speeds
 
@@ -111,3 +113,22 @@ def test_without_xgboost(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgboost", None)
     with pytest.raises(ToolError, match=r"needs xgboost.*burnish\[tune\]"):
         CostModel()
+
+
+def test_a_forked_process_scores_on_top_of_a_base(xgboost):
+    """Threads that this process has had do not exist there: nothing may wait for them."""
+    CostModel(threads=4).fit(*synthetic(400, 15, ("a", "b")))
+    known = CostModel()
+    known.fit(*synthetic(200, 15, ("a", "b")))
+    both = CostModel(base=known)
+    rows = synthetic(50, 16)[0]
+
+    def scores() -> list[float]:
+        signal.alarm(30)
+        both.fit(*synthetic(50, 17, ("new",)))
+        return both.predict(rows).tolist()
+
+    found = in_child(scores)
+    assert found is not None, "it waited for ever"
+    both.fit(*synthetic(50, 17, ("new",)))
+    np.testing.assert_allclose(found, both.predict(rows), rtol=1e-5, atol=1e-5)
