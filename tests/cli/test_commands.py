@@ -11,7 +11,7 @@ import onnx
 import pytest
 from burnish import InferenceSession, InputError, load
 from burnish.commands import run as run_command
-from burnish.op_tuner.records import read
+from burnish.op_tuner.records import PLAN, read
 
 
 def test_compile_then_run_with_files(burnish, two_layers, tmp_path):
@@ -137,13 +137,15 @@ def test_records_are_carried_from_file_to_file(burnish, error, tmp_path):
     options = ["--threads", "1", "-o", tmp_path / "m.so", "--measure", "--records"]
     burnish("compile", "digits", *options, mine)
     measured = len(mine.read_text().splitlines())  # what was disturbed, twice
-    tasks = len({record.task for record in read(mine)[0]})
+    kept = read(mine)[0]
+    tasks = len({record.task for record in kept})
+    kernels = len({record.task for record in kept if record.algorithm != PLAN})  # plans hold for one machine
     listed = burnish("records", "list", "--records", mine).stdout
     assert f"{measured} measurements of {tasks} tasks" in listed and 3 < tasks <= measured
     assert len(burnish("records", "top", "-n", "3", "--records", mine).stdout.splitlines()) == 3
     assert f"{measured} added" in burnish("records", "merge", other, mine).stdout
     assert "0 added" in burnish("records", "import", mine, "--records", other).stdout
-    assert f"{tasks} records" in burnish("records", "export", best, "--records", other).stdout
+    assert f"{kernels} records" in burnish("records", "export", best, "--records", other).stdout
     assert set(best.read_text().splitlines()) <= set(mine.read_text().splitlines())
     assert "exists; expected a new file" in error("records", "export", best, "--records", other)
     assert "there is no file" in error("records", "top", "--records", tmp_path / "none.jsonl")
