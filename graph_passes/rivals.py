@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import networkx
@@ -85,20 +85,14 @@ class _Around:
         near = networkx.single_source_shortest_path_length(self.neighbours, node, REACH)
         nodes = {name: self.problem.nodes[name] for name in near}
         edges = {}
-        for u, v in self._edges(near):
-            between = self.problem.edges[u, v]
+        for (u, v), between in self.problem.edges.items():
             if u in near and v in near:
                 edges[u, v] = between
             elif u in near:
                 nodes[u] = nodes[u] + between[:, self.choice[v]]
-            else:
+            elif v in near:
                 nodes[v] = nodes[v] + between[self.choice[u]]
         only = np.full_like(nodes[node], np.inf)
         only[index] = nodes[node][index]
         found = solve(Problem({**nodes, node: only}, edges), max_nodes=SEARCH_NODES)
         return {**self.choice, **found.choice}
-
-    def _edges(self, near: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Those that touch nodes that are near."""
-        touched = {frozenset(e) for e in self.neighbours.edges(near)}
-        return ((u, v) for u, v in self.problem.edges if frozenset((u, v)) in touched)

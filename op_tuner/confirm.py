@@ -90,7 +90,7 @@ class Confirming:
 
     def usual(self, network: float) -> float:
         """Seconds that comparing takes, if anything is to be compared."""
-        return self._preparing + self._seconds(1 + BEST + self.network.differs, network)
+        return self._preparing + turning(1 + BEST + self.network.differs, network)
 
     @property
     def _preparing(self) -> float:
@@ -108,7 +108,7 @@ class Confirming:
         differs = len(configs) > 0 and self.network.differs
         first = [None] if differs and (len(configs) > 1 or not self.network.pair().heard) else []
         while len(configs) + len(first) > 1 and not self.failure:
-            seconds = min(left - self._preparing, self._seconds(len(configs) + len(first), network))
+            seconds = min(left - self._preparing, turning(len(configs) + len(first), network))
             turns = self._turns([*configs, *first], max(0.0, seconds))
             if turns.failed is None:
                 yield from self._compared(tasks, configs, turns.rounds)
@@ -136,9 +136,6 @@ class Confirming:
         self.building += min(took, turns.preparing)
         self.running += max(0.0, took - turns.preparing)
         return turns
-
-    def _seconds(self, count: int, network: float) -> float:
-        return turning(count, network)
 
     def _compared(
         self, tasks: Sequence[TunedTask], variants: Sequence[Mapping[str, Point]], rounds: list[list[Times]]
