@@ -20,13 +20,14 @@ from .network_plans import NetworkPlans
 from .op_tuner.confirm import TIME_LIMIT, plan_record, turning
 from .op_tuner.hardware import hardware_of
 from .op_tuner.measure import NOISY
-from .op_tuner.records import RecordedConfig, Records
+from .op_tuner.records import Record, RecordedConfig, Records
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
 from .op_tuner.whole_plans import PlanPair
 from .runtime.binding import Context
 
 SEED = 0
+COMPARISONS = 2  # of two plans, at most, where the machine disturbs them
 LOADING = 0.4  # seconds to put together and load the modules of a comparison, but for their weights
 
 
@@ -72,19 +73,25 @@ class NetworkTurns:
 
 def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
     """Runs the best plan by times of kernels in turns with the one that is made without measuring, and keeps
-    what the network says of it. False where there is nothing to compare, or a module of either fails."""
+    what the network says of it; where that was disturbed, once more. False where nothing is to be compared,
+    or a module of either fails."""
     plans.solve()
-    if not plans.differs or any(r.spread <= NOISY for r in plans.pair().heard):
-        return False
-    picked = {digest: records.pick_config(task) for digest, task in plans.tasks.items()}
-    points = {d: tuple(c.answers.items()) for d, c in picked.items() if isinstance(c, RecordedConfig)}
-    turns = NetworkTurns(plans, store)([points, None], turning(2, plans.seconds), TIME_LIMIT)
-    if turns.failed is not None:
-        return False
-    other, first = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))
-    how = (next(iter(plans.tasks.values())), plans.threads, plans.cold, hardware_of(plans.target))
-    records.add(plan_record(plans.pair(), other, first, *how))
-    return True
+    heard = len(plans.pair().heard)
+    while plans.differs and not _settled(plans.pair().heard):
+        picked = {digest: records.pick_config(task) for digest, task in plans.tasks.items()}
+        points = {d: tuple(c.answers.items()) for d, c in picked.items() if isinstance(c, RecordedConfig)}
+        turns = NetworkTurns(plans, store)([points, None], turning(2, plans.seconds), TIME_LIMIT)
+        if turns.failed is not None:
+            break
+        other, first = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))
+        how = (next(iter(plans.tasks.values())), plans.threads, plans.cold, hardware_of(plans.target))
+        records.add(plan_record(plans.pair(), other, first, *how))
+    return len(plans.pair().heard) > heard
+
+
+def _settled(heard: Sequence[Record]) -> bool:
+    """Whether another comparison would tell nothing new."""
+    return len(heard) >= COMPARISONS or any(record.spread <= NOISY for record in heard)
 
 
 class _Modules:
