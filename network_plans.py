@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 from .compiler.ir.graph import Graph
 from .compiler.kernel_task import KernelTask
@@ -19,7 +19,7 @@ from .graph_passes.plan_layout import LayoutPlan, Planner, PlanOptions, plan_by
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.rivals import rivals
 from .graph_passes.setup import split_setup
-from .graph_passes.task_cost import TaskCost, plan_choices
+from .graph_passes.task_cost import PlanChoices, TaskCost, plan_choices
 from .op_tuner.costs import MeasuredCosts, conversion_task
 from .op_tuner.records import Records
 from .op_tuner.tuned_task import Wanted
@@ -35,25 +35,51 @@ class Change:
     after: str
 
 
-@dataclass(frozen=True)
 class _Kernels:
-    """What a plan runs."""
+    """What a plan runs; the plan is carried out when that is asked for."""
 
+    def __init__(self, carry_out: Callable[[], Sequence[KernelTask]]):
+        self._carry_out = carry_out
+
+    @cached_property
+    def _all(self) -> Sequence[KernelTask]:
+        return self._carry_out()
+
+    @cached_property
+    def tasks(self) -> dict[str, KernelTask]:
+        """By digest."""
+        return {task.digest: task for task in self._all}
+
+    @cached_property
+    def calls(self) -> Counter[str]:
+        return Counter(task.digest for task in self._all)
+
+
+@dataclass(frozen=True)
+class _Plan:
     plan: LayoutPlan
-    tasks: dict[str, KernelTask]  # by digest
-    calls: Counter[str]
+    kernels: _Kernels
 
 
 class NetworkPlans:
-    """Plans of a fused graph: the one that is made without measuring, and the best by the records of now."""
+    """Plans of a fused graph: the one that is made without measuring, and the best by the records of now.
+    `choices` are all that there is to choose from, where the caller knows them already."""
 
-    def __init__(self, graph: Graph, target: Target, threads: int, options: PlanOptions, records: Records):
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        threads: int,
+        options: PlanOptions,
+        records: Records,
+        choices: PlanChoices | None = None,
+    ):
         self.graph, self.target, self.threads, self.options = graph, target, threads, options
         self.cold = not target.gpu and graph.constant_bytes > target.l3  # as `pipeline.price`
         predicted = predicted_cost(target, threads)
         copy = partial(conversion_task, target=target, threads=threads)
         self._costs = MeasuredCosts(records, target, threads, measure=False, cold=self.cold)
-        self._choices = plan_choices(graph, predicted, options, copy)
+        self._choices = choices or plan_choices(graph, predicted, options, copy)
         self._memory = memory_of_plans(graph, target, threads)
         self._known: dict[Hashable, _Kernels] = {}
         self.carrying = 0.0  # seconds that carrying out a plan took lately
@@ -67,7 +93,8 @@ class NetworkPlans:
         cost, planner, best = self._solve()
         if self._costs.compared and self.pair().refused:
             self._now = self._first
-        found = {**self._first.tasks, **self._now.tasks}
+        first, now = self._first.kernels, self._now.kernels
+        found = {**first.tasks, **now.tasks}
         targets: dict[str, list[float]] = {}
         expected: dict[str, float] = {}
         for rival in rivals(planner, cost, self.options, best.plan):
@@ -79,7 +106,7 @@ class NetworkPlans:
                 expected[task.digest] = cost.price(self.graph, node, rival.decision).seconds
         return [
             Wanted(
-                *(task, self._now.calls[digest], self._first.calls[digest]),
+                *(task, now.calls[digest], first.calls[digest]),
                 *(tuple(targets.get(digest, ())), expected.get(digest, math.inf)),
             )
             for digest, task in found.items()
@@ -90,7 +117,7 @@ class NetworkPlans:
         """Makes the best plan by times of kernels, whatever the network says of it."""
         self._solve()
 
-    def _solve(self) -> tuple[TaskCost, Planner, _Kernels]:
+    def _solve(self) -> tuple[TaskCost, Planner, _Plan]:
         cost = self._choices.price(self._costs)
         planner = self._planner.by(cost)
         self._now = self._plan(planner)
@@ -109,7 +136,8 @@ class NetworkPlans:
     @property
     def differs(self) -> bool:
         """Whether the best plan, as of `wanted`, runs other tasks than the first one."""
-        return self._now.calls != self._first.calls
+        first, now = self._first.kernels, self._now.kernels
+        return now is not first and now.calls != first.calls
 
     def pair(self) -> PlanPair:
         """The first plan, and the best one, as of `wanted`, with the configs that records say now."""
@@ -119,7 +147,7 @@ class NetworkPlans:
     @property
     def tasks(self) -> Mapping[str, KernelTask]:
         """What the best plan, as of `wanted`, runs, by digest."""
-        return self._now.tasks
+        return self._now.kernels.tasks
 
     @property
     def seconds(self) -> float:
@@ -129,7 +157,7 @@ class NetworkPlans:
     @property
     def calls(self) -> Mapping[str, int]:
         """Of each task, by digest, in a run by the best plan, as of `wanted`."""
-        return self._now.calls
+        return self._now.kernels.calls
 
     def graph_of_now(self) -> Graph:
         """The best plan, as of `wanted`, carried out: with packed weights, which take memory."""
@@ -145,16 +173,17 @@ class NetworkPlans:
         self.carrying = time.monotonic() - start
         return graph
 
-    def _plan(self, planner: Planner) -> _Kernels:
+    def _plan(self, planner: Planner) -> _Plan:
         plan = plan_by(planner, self.options, self._memory)
         routes = frozenset((c.value, c.source, c.hops) for c in plan.conversions)
         key = (frozenset(plan.decisions.items()), routes)
         if key not in self._known:
-            graph = self._carried_out(plan)
-            tasks = list(kernel_tasks(graph, self.target, self.threads).values())
-            by_digest = {task.digest: task for task in tasks}
-            self._known[key] = _Kernels(plan, by_digest, Counter(task.digest for task in tasks))
-        return replace(self._known[key], plan=plan)
+            self._known[key] = _Kernels(partial(self._tasks, plan))
+        return _Plan(plan, self._known[key])
+
+    def _tasks(self, plan: LayoutPlan) -> Sequence[KernelTask]:
+        graph = self._carried_out(plan)
+        return list(kernel_tasks(graph, self.target, self.threads).values())
 
 
 def _text(decision: Decision) -> str:

@@ -25,7 +25,7 @@ from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.setup import split_setup
 from .graph_passes.simplify import simplify
-from .graph_passes.task_cost import TaskCost, price_graph
+from .graph_passes.task_cost import TaskCost, plan_choices, price_graph
 from .kernel_cache import KernelStore
 from .module import Module, load
 from .network_plans import NetworkPlans
@@ -185,14 +185,15 @@ def price(
     cold = not target.gpu and graph.constant_bytes > target.l3  # else weights are in a cache from run to run
     known = MeasuredCosts(records, target, threads, progress, measure=measure, cold=cold)
     copy = partial(conversion_task, target=target, threads=threads)
+    choices = plan_choices(graph, predicted_cost(target, threads), options, copy)
     memory = memory_of_plans(graph, target, threads)
-    cost = partial(price_graph, graph, predicted_cost(target, threads), options, known, copy, memory)
+    cost = partial(price_graph, graph, choices, options, known, memory)
     found = cost()
     if not measure or target.gpu or options.mode != "global":
         return found
     if progress:
         progress("comparing plans in the network", 1, 1)
-    plans = NetworkPlans(graph, target, threads, options, known.records)
+    plans = NetworkPlans(graph, target, threads, options, known.records, choices)
     return cost() if compare(plans, known.records, KernelStore(enabled=cache)) else found
 
 

@@ -142,10 +142,9 @@ def plan_choices(graph: Graph, predicted: PredictedCost, options: PlanOptions, c
 
 def price_graph(
     graph: Graph,
-    predicted: PredictedCost,
+    choices: PlanChoices,
     options: PlanOptions,
     tasks: TaskPrices,
-    copy: Copy,
     memory: Callable[[LayoutPlan], int] | None = None,
 ) -> TaskCost:
     """The costs of all that a plan of the fused graph may choose, measured at once where that is allowed.
@@ -154,7 +153,7 @@ def price_graph(
     unless others are measured to be better by more than their spread. Where the plan by these costs is known
     to be no faster, they are the model's. `memory` is as of `plan_layout`.
     """
-    choices = plan_choices(graph, predicted, options, copy)
+    predicted = choices.predicted
     tasks.ensure([*choices.tasks.values(), *choices.copies.values()])
     cost = choices.price(tasks)
     if not tasks.compared:

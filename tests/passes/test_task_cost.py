@@ -10,7 +10,7 @@ from burnish.compiler.price import Price
 from burnish.graph_passes.alternatives import alternatives
 from burnish.graph_passes.plan_layout import PlanOptions, plan_layout
 from burnish.graph_passes.predict import MODEL, PredictedCost
-from burnish.graph_passes.task_cost import HOPELESS, decided_task, price_graph
+from burnish.graph_passes.task_cost import HOPELESS, decided_task, plan_choices, price_graph
 from burnish.op_tuner.costs import conversion_task
 
 from .test_plan_layout import BLOCK, TARGET, fused, network
@@ -38,7 +38,7 @@ class Told:
 
 def prices(graph, told):
     copy = partial(conversion_task, target=TARGET, threads=1)
-    return price_graph(graph, PREDICTED, PlanOptions(), told, copy)
+    return price_graph(graph, plan_choices(graph, PREDICTED, PlanOptions(), copy), PlanOptions(), told)
 
 
 def choices(graph):
