@@ -16,6 +16,7 @@ from .graph_passes.alternatives import Decision
 from .graph_passes.assign_layouts import apply_plan, memory_of_plans
 from .graph_passes.make_tasks import kernel_tasks
 from .graph_passes.plan_layout import LayoutPlan, Planner, PlanOptions, plan_by
+from .graph_passes.predict import from_memory
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.rivals import rivals
 from .graph_passes.setup import split_setup
@@ -75,7 +76,7 @@ class NetworkPlans:
         choices: PlanChoices | None = None,
     ):
         self.graph, self.target, self.threads, self.options = graph, target, threads, options
-        self.cold = not target.gpu and graph.constant_bytes > target.l3  # as `pipeline.price`
+        self.cold = from_memory(target, graph.constant_bytes)
         predicted = predicted_cost(target, threads)
         copy = partial(conversion_task, target=target, threads=threads)
         self._costs = MeasuredCosts(records, target, threads, measure=False, cold=self.cold)

@@ -22,6 +22,7 @@ from .graph_passes.fuse import fuse
 from .graph_passes.make_plan import make_plan
 from .graph_passes.make_tasks import kernel_tasks, task_of
 from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
+from .graph_passes.predict import from_memory
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.setup import split_setup
 from .graph_passes.simplify import simplify
@@ -182,7 +183,7 @@ def price(
         raise InputError(
             f"target {target.name} does not run on this machine, so nothing can be measured for it"
         )
-    cold = not target.gpu and graph.constant_bytes > target.l3  # else weights are in a cache from run to run
+    cold = from_memory(target, graph.constant_bytes)
     known = MeasuredCosts(records, target, threads, progress, measure=measure, cold=cold)
     copy = partial(conversion_task, target=target, threads=threads)
     choices = plan_choices(graph, predicted_cost(target, threads), options, copy)

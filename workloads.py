@@ -18,6 +18,7 @@ from .graph_passes.alternatives import DIRECT, POINTWISE, Decision, alternatives
 from .graph_passes.make_tasks import kernel_tasks
 from .graph_passes.pairs import KEPT
 from .graph_passes.plan_layout import DEFAULT_PLAN, PlanOptions
+from .graph_passes.predict import from_memory
 from .graph_passes.setup import split_setup
 from .graph_passes.task_cost import decided_task
 from .models import zoo
@@ -39,7 +40,7 @@ def planned(
 ) -> list[Workload]:
     """The different tasks of a model as it is compiled by default, those that ask questions."""
     graph = optimise(import_onnx(model), target, threads, options=options)
-    cold = graph.constant_bytes > target.l3
+    cold = from_memory(target, graph.constant_bytes)
     graph, _ = split_setup(graph, "packed")
     counts: dict[KernelTask, int] = {}
     by_digest: dict[str, KernelTask] = {}
@@ -53,7 +54,7 @@ def planned(
 def choices(name: str, model: Any, target: Target, threads: int) -> list[Workload]:
     """The different tasks that a plan of the model may choose from, those that ask questions."""
     graph = optimise(import_onnx(model), target, threads, stop_after="fuse")
-    cold = graph.constant_bytes > target.l3
+    cold = from_memory(target, graph.constant_bytes)
     block = target.lanes(4)
     found: dict[str, Workload] = {}
     for node in graph.nodes:
