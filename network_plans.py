@@ -14,9 +14,9 @@ from .compiler.kernel_task import KernelTask
 from .compiler.target import Target
 from .graph_passes.alternatives import Decision
 from .graph_passes.assign_layouts import apply_plan, memory_of_plans
+from .graph_passes.footprint import evicting_bytes
 from .graph_passes.make_tasks import kernel_tasks
 from .graph_passes.plan_layout import LayoutPlan, Planner, PlanOptions, plan_by
-from .graph_passes.predict import from_memory
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.rivals import rivals
 from .graph_passes.setup import split_setup
@@ -76,10 +76,10 @@ class NetworkPlans:
         choices: PlanChoices | None = None,
     ):
         self.graph, self.target, self.threads, self.options = graph, target, threads, options
-        self.cold = from_memory(target, graph.constant_bytes)
+        self.evict = evicting_bytes(graph, target)
         predicted = predicted_cost(target, threads)
         copy = partial(conversion_task, target=target, threads=threads)
-        self._costs = MeasuredCosts(records, target, threads, measure=False, cold=self.cold)
+        self._costs = MeasuredCosts(records, target, threads, measure=False, evict=self.evict)
         self._choices = choices or plan_choices(graph, predicted, options, copy)
         self._memory = memory_of_plans(graph, target, threads)
         self._known: dict[Hashable, _Kernels] = {}

@@ -84,7 +84,7 @@ def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
         if turns.failed is not None:
             break
         other, first = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))
-        how = (next(iter(plans.tasks.values())), plans.threads, plans.cold, hardware_of(plans.target))
+        how = (next(iter(plans.tasks.values())), plans.threads, plans.evict, hardware_of(plans.target))
         records.add(plan_record(plans.pair(), other, first, *how))
     return len(plans.pair().heard) > heard
 

@@ -18,11 +18,11 @@ from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
 from .graph_passes.assign_layouts import assign_layouts, memory_of_plans
 from .graph_passes.fold import fold
+from .graph_passes.footprint import evicting_bytes
 from .graph_passes.fuse import fuse
 from .graph_passes.make_plan import make_plan
 from .graph_passes.make_tasks import kernel_tasks, task_of
 from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
-from .graph_passes.predict import from_memory
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.setup import split_setup
 from .graph_passes.simplify import simplify
@@ -183,8 +183,8 @@ def price(
         raise InputError(
             f"target {target.name} does not run on this machine, so nothing can be measured for it"
         )
-    cold = from_memory(target, graph.constant_bytes)
-    known = MeasuredCosts(records, target, threads, progress, measure=measure, cold=cold)
+    evict = evicting_bytes(graph, target)
+    known = MeasuredCosts(records, target, threads, progress, measure=measure, evict=evict)
     copy = partial(conversion_task, target=target, threads=threads)
     choices = plan_choices(graph, predicted_cost(target, threads), options, copy)
     memory = memory_of_plans(graph, target, threads)

@@ -142,12 +142,12 @@ def tune(
         plans = NetworkPlans(graph, machine, count, PlanOptions(plan, accuracy, memory_limit), known)
         learning = (strategy, objective) == ("annealing", "rank")
         prior, about = shipped(machine) if learning else (None, "")
-        with _measurer(machine, workers, process, count, plans.cold) as measure:
+        with _measurer(machine, workers, process, count, plans.evict) as measure:
             tuner = Tuner(
                 plans.wanted(),
                 known,
                 threads=count,
-                cold=plans.cold,
+                evict=plans.evict,
                 strategy=strategy,
                 objective=objective,
                 seed=seed,
@@ -176,10 +176,10 @@ def simulates(target: Target) -> bool:
 
 
 def _measurer(
-    target: Target, workers: str | None, process: Process | None, threads: int, cold: bool
+    target: Target, workers: str | None, process: Process | None, threads: int, evict: int
 ) -> AbstractContextManager[Measurer]:
     """By other machines, this one (`process`), or a simulation."""
-    how: dict[str, Any] = {"cold": cold, "time_limit": TIME_LIMIT}
+    how: dict[str, Any] = {"evict": evict, "time_limit": TIME_LIMIT}
     if workers is not None:
         return closing(Workers(workers, threads, **how))
     if process is not None:

@@ -15,14 +15,14 @@ from .compiler.target import Target
 from .errors import InputError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import DIRECT, POINTWISE, Decision, alternatives, decides
+from .graph_passes.footprint import evicting_bytes
 from .graph_passes.make_tasks import kernel_tasks
 from .graph_passes.pairs import KEPT
 from .graph_passes.plan_layout import DEFAULT_PLAN, PlanOptions
-from .graph_passes.predict import from_memory
 from .graph_passes.setup import split_setup
 from .graph_passes.task_cost import decided_task
 from .models import zoo
-from .pipeline import optimise
+from .pipeline import optimise, passes
 
 
 @dataclass(frozen=True)
@@ -32,29 +32,29 @@ class Workload:
     task: KernelTask
     network: str
     count: int = 1
-    cold: bool = False
+    evict: int = 0
 
 
 def planned(
     name: str, model: Any, target: Target, threads: int, options: PlanOptions = DEFAULT_PLAN
 ) -> list[Workload]:
     """The different tasks of a model as it is compiled by default, those that ask questions."""
-    graph = optimise(import_onnx(model), target, threads, options=options)
-    cold = from_memory(target, graph.constant_bytes)
-    graph, _ = split_setup(graph, "packed")
+    graph = optimise(import_onnx(model), target, threads, stop_after="fuse")
+    evict = evicting_bytes(graph, target)
+    graph, _ = split_setup(passes(target, threads, options)["assign_layouts"](graph), "packed")
     counts: dict[KernelTask, int] = {}
     by_digest: dict[str, KernelTask] = {}
     for task in kernel_tasks(graph, target, threads).values():
         if task.algorithm != "loops":
             task = by_digest.setdefault(task.digest, task)
             counts[task] = counts.get(task, 0) + 1
-    return [Workload(task, name, count, cold) for task, count in counts.items()]
+    return [Workload(task, name, count, evict) for task, count in counts.items()]
 
 
 def choices(name: str, model: Any, target: Target, threads: int) -> list[Workload]:
     """The different tasks that a plan of the model may choose from, those that ask questions."""
     graph = optimise(import_onnx(model), target, threads, stop_after="fuse")
-    cold = from_memory(target, graph.constant_bytes)
+    evict = evicting_bytes(graph, target)
     block = target.lanes(4)
     found: dict[str, Workload] = {}
     for node in graph.nodes:
@@ -63,7 +63,7 @@ def choices(name: str, model: Any, target: Target, threads: int) -> list[Workloa
                 continue  # the second of a pair is the task of both
             task = decided_task(graph, node, decision, target, threads)
             if task.algorithm != "loops":
-                found.setdefault(task.digest, Workload(task, name, 1, cold))
+                found.setdefault(task.digest, Workload(task, name, 1, evict))
     return list(found.values())
 
 
@@ -97,10 +97,10 @@ def matrix_product(size: int, target: Target, threads: int = 1) -> KernelTask:
 
 
 def distinct(workloads: Iterable[Workload]) -> list[Workload]:
-    """Each task once, of each kind (`cold` or not), in the order of first sight."""
-    found: dict[tuple[str, bool], Workload] = {}
+    """Each task once, of each kind (`evict`), in the order of first sight."""
+    found: dict[tuple[str, int], Workload] = {}
     for w in workloads:
-        found.setdefault((w.task.digest, w.cold), w)
+        found.setdefault((w.task.digest, w.evict), w)
     return list(found.values())
 
 

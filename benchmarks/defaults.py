@@ -89,9 +89,9 @@ def search(w: Workload, space: Space, times: Times, trials: int, how: str, progr
         progress(f"{w.network} {w.task.name}", len(course.times) + 1, trials)
 
 
-def tuned_points(paths: Iterable[Path]) -> dict[tuple[str, bool], list[Point]]:
+def tuned_points(paths: Iterable[Path]) -> dict[tuple[str, int], list[Point]]:
     """By task and kind of measurement, the fastest configs in files of records of this machine."""
-    found: dict[tuple[str, bool], list[Point]] = {}
+    found: dict[tuple[str, int], list[Point]] = {}
     for path in paths:
         for kind, own in samples_of(Records(path, shipped=False)).items():
             worked = sorted((seconds, point) for point, seconds in own.items() if seconds is not None)
@@ -140,7 +140,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str], **measuring: Any) -> int:
     options = parse(arguments)
     target, records = host(), Records(options.records, shipped=False)
-    times = {cold: Times(records, threads=options.threads, cold=cold, **measuring) for cold in (True, False)}
     tuned = tuned_points(options.tuned)
     rows = []
     try:
@@ -150,10 +149,12 @@ def main(arguments: Sequence[str], **measuring: Any) -> int:
                 progress(f"reading {name}", n, len(options.networks))
                 tasks += planned(name, zoo.build(name), target, options.threads)
             tasks = distinct(tasks)
+            how = {"threads": options.threads, **measuring}
+            times = {evict: Times(records, evict=evict, **how) for evict in {w.evict for w in tasks}}
             for n, w in enumerate(tasks):
                 progress(f"task {n + 1} of {len(tasks)}: {w.task.name}", 0, options.trials)
-                more = tuned.get((w.task.digest, w.cold), [])
-                rows.append(compare(w, times[w.cold], options.trials, options.strategy, more, progress))
+                more = tuned.get((w.task.digest, w.evict), [])
+                rows.append(compare(w, times[w.evict], options.trials, options.strategy, more, progress))
     except KeyboardInterrupt:
         print("interrupted; the next run goes on from here", file=sys.stderr)
     print(f"{describe_machine().describe()}; {options.threads} thread(s), {options.trials} trials a task\n")

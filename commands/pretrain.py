@@ -121,7 +121,7 @@ def _tasks(
 def _measure(
     tasks: Sequence[Workload], records: Records, samples: int, budget: float | None, progress: Report
 ) -> None:
-    collector = Collector([(w.task, w.cold) for w in tasks], records, samples, progress=progress)
+    collector = Collector([(w.task, w.evict) for w in tasks], records, samples, progress=progress)
     try:
         collector.run(budget)
     except KeyboardInterrupt:
@@ -135,7 +135,7 @@ def _samples(
     known, found = samples_of(records), []
     for n, w in enumerate(tasks):
         progress(f"reading samples of {w.task.name}", n, len(tasks))
-        times = known.get((w.task.digest, w.cold), {})
+        times = known.get((w.task.digest, w.evict), {})
         if len(times) > 1:
             name = f"{w.network} {w.task.name} {w.task.algorithm}"
             default = Space(w.task).default()

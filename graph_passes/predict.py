@@ -57,12 +57,6 @@ PAIRED = 1.02  # times the two kernels' time, the bytes that a pair saves aside
 SCATTERED = 0.6  # of a depthwise convolution's input, more time to read it in strips than as a whole
 
 
-def from_memory(target: Target, nbytes: int) -> bool:
-    """Whether a network's weights, so many bytes, come from memory in every run on a CPU: half of the last
-    cache is for activations, and for what else runs."""
-    return target.gpu is None and nbytes > target.l3 / 2
-
-
 @dataclass(frozen=True)
 class PredictedCost:
     """In seconds."""
@@ -193,7 +187,7 @@ class PredictedCost:
         lanes = (work.products / work.rate + work.other) / (self.per_cycle * cores * CLOCK)
         waits = work.barriers * BARRIER / CLOCK if cores > 1 else 0.0
         computed = lanes + self._cached(work.moved, CACHE, cores) + waits
-        if from_memory(self.target, max(graph.constant_bytes, work.streamed)):
+        if max(graph.constant_bytes, work.streamed) > self.target.l3 / 2:  # activations stay there, too
             streamed = work.streamed / (MEMORY * CLOCK * min(cores, MEMORY_CORES))
         else:
             streamed = self._cached(work.streamed, LAST_CACHE, cores)

@@ -27,49 +27,49 @@ SECONDS = 0.03
 """Of a candidate's own time."""
 
 Progress = Callable[[str, int, int], None]
-Kind = tuple[str, bool]
-"""A task by its digest, and whether it is measured with weights from memory."""
+Kind = tuple[str, int]
+"""A task by its digest, and the bytes that its measurements evict."""
 
 
-def local(threads: int, cold: bool) -> Measurer:
-    return Local(threads, cold=cold, seconds=SECONDS)
+def local(threads: int, evict: int) -> Measurer:
+    return Local(threads, evict=evict, seconds=SECONDS)
 
 
 class Collector:
-    """Measures `samples` configs of each task, the default first; (task, cold) may come once only."""
+    """Measures `samples` configs of each task, the default first; (task, evict) may come once only."""
 
     def __init__(
         self,
-        tasks: Sequence[tuple[KernelTask, bool]],
+        tasks: Sequence[tuple[KernelTask, int]],
         records: Records,
         samples: int,
         *,
-        measurer: Callable[[int, bool], Measurer] = local,
+        measurer: Callable[[int, int], Measurer] = local,
         progress: Progress | None = None,
     ):
         self.tasks, self.records, self.samples = tasks, records, samples
         self.progress = progress
         self.measured = 0
         self.known = samples_of(records)
-        self._measurers = {kind: measurer(*kind) for kind in {(t.threads, cold) for t, cold in tasks}}
+        self._measurers = {kind: measurer(*kind) for kind in {(t.threads, evict) for t, evict in tasks}}
 
     def run(self, budget: float | None = None) -> None:
         """Until there are enough samples or `budget` seconds are over; whoever has fewest gets a batch."""
         started, going = time.monotonic(), list(self.tasks)
         while going and (budget is None or time.monotonic() - started < budget):
-            task, cold = min(going, key=lambda kind: len(self._own(*kind)))
-            own = self._own(task, cold)
+            task, evict = min(going, key=lambda kind: len(self._own(*kind)))
+            own = self._own(task, evict)
             batch = self._draw(task, own, min(BATCH, self.samples - len(own)))
             if not batch:
-                going.remove((task, cold))
+                going.remove((task, evict))
                 continue
-            self._measure(task, cold, batch, own)
+            self._measure(task, evict, batch, own)
             if self.progress:
                 have = sum(min(len(self._own(*kind)), self.samples) for kind in self.tasks)
                 self.progress(f"measuring {task.name}", have, self.samples * len(self.tasks))
 
-    def _own(self, task: KernelTask, cold: bool) -> dict[Point, float | None]:
-        return self.known.setdefault((task.digest, cold), {})
+    def _own(self, task: KernelTask, evict: int) -> dict[Point, float | None]:
+        return self.known.setdefault((task.digest, evict), {})
 
     def _draw(self, task: KernelTask, own: dict[Point, float | None], count: int) -> list[Point]:
         """Configs that are not known, every second one next to a fast one; fewer where the space ends."""
@@ -88,14 +88,14 @@ class Collector:
         return list(found)
 
     def _measure(
-        self, task: KernelTask, cold: bool, batch: Sequence[Point], own: dict[Point, float | None]
+        self, task: KernelTask, evict: int, batch: Sequence[Point], own: dict[Point, float | None]
     ) -> None:
-        measurer = self._measurers[task.threads, cold]
+        measurer = self._measurers[task.threads, evict]
         candidates = [Candidate(task, Space.config(point)) for point in batch]
         with closing(measurer(candidates)) as results:
             for n, result in results:
                 result = replace(result, config=dict(batch[n]))  # one that died may not have asked everything
-                record = record_of(task, result, task.threads, cold, measurer.hardware)
+                record = record_of(task, result, task.threads, evict, measurer.hardware)
                 self.records.add(record)
                 self.measured += 1
                 own[batch[n]] = record.seconds
@@ -107,7 +107,7 @@ def samples_of(records: Iterable[Record]) -> dict[Kind, dict[Point, float | None
     found: dict[Kind, dict[Point, float | None]] = {}
     for r in records:
         if r.hardware == machine:
-            own, point = found.setdefault((r.task, r.cold), {}), tuple(r.config.items())
+            own, point = found.setdefault((r.task, r.evict), {}), tuple(r.config.items())
             times = [t for t in (own.get(point), r.seconds) if t is not None]
             own[point] = min(times, default=None)
     return found

@@ -70,8 +70,8 @@ class Confirming:
     building, running  seconds of that, so far
     """
 
-    def __init__(self, network: Network, threads: int, cold: bool, hardware: Hardware, spans: Spans):
-        self.network, self._how, self.spans = network, (threads, cold, hardware), spans
+    def __init__(self, network: Network, threads: int, evict: int, hardware: Hardware, spans: Spans):
+        self.network, self._how, self.spans = network, (threads, evict, hardware), spans
         self.building = self.running = 0.0
         self.failure = ""
         self._prepared: float | None = None  # seconds that preparing took
@@ -181,14 +181,14 @@ def plan_record(
     first: Sequence[float],
     task: KernelTask,
     threads: int,
-    cold: bool,
+    evict: int,
     hardware: Hardware,
 ) -> Record:
     """Of seconds that both plans took in the same rounds; `task` is one of theirs."""
     low, share, high = np.percentile(np.array(other) / np.array(first), (25, 50, 75))
     against = float(np.median(first))
     result = Measurement(float(share) * against, float((high - low) / share), len(first))
-    record = record_of(task, result, threads, cold, hardware)
+    record = record_of(task, result, threads, evict, hardware)
     record = replace(record, task=pair.first, key=PLAN, algorithm=PLAN, config={PLAN: pair.other})
     return replace(record, network=pair.other, against=against)
 

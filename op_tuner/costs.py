@@ -60,7 +60,7 @@ class MeasuredCosts:
         *,
         measure: bool = True,
         predict: Predictor | None = None,
-        cold: bool = True,
+        evict: int = 0,
         seconds: float = 0.05,
         time_limit: float = 30.0,
         pick_config: Callable[[KernelTask], Config] | None = None,
@@ -68,7 +68,7 @@ class MeasuredCosts:
         path = Path(records) if isinstance(records, str | Path) else None
         self.records = records if isinstance(records, Records) else Records(path)
         self.target, self.threads, self.progress = target, threads, progress
-        self.measure, self.predict, self.cold = measure, predict, cold
+        self.measure, self.predict, self.evict = measure, predict, evict
         self.seconds, self.time_limit = seconds, time_limit
         self.pick_config = pick_config or self.records.pick_config
         self.measured = 0
@@ -147,7 +147,7 @@ class MeasuredCosts:
         fitting = [
             r
             for r in self.records.of(task)
-            if r.hardware == machine and r.cold == self.cold and (r.made_by == here or not self.measure)
+            if r.hardware == machine and r.evict == self.evict and (r.made_by == here or not self.measure)
         ]
         if times := config_records(r for r in fitting if r.seconds is not None):
             default = times.get(_default(task))
@@ -157,7 +157,7 @@ class MeasuredCosts:
             inside = [
                 r
                 for r in self.records.in_networks(task)
-                if r.hardware == machine and r.cold == self.cold and r.made_by == default.made_by
+                if r.hardware == machine and r.evict == self.evict and r.made_by == default.made_by
             ]
             if found := confirmed(inside):
                 return replace(_price(found.record, "record"), seconds=found.share * seconds, default=seconds)
@@ -171,10 +171,10 @@ class MeasuredCosts:
             *(task, self.pick_config(task)),
             threads=self.threads,
             seconds=self.seconds,
-            cold=self.cold,
+            evict=self.evict,
             time_limit=self.time_limit,
         )
-        record = record_of(task, result, self.threads, self.cold)
+        record = record_of(task, result, self.threads, self.evict)
         self.records.add(record)
         self.measured += 1
         return record
@@ -191,7 +191,7 @@ def _default(task: KernelTask) -> Point:
 
 
 def record_of(
-    task: KernelTask, result: Measurement, threads: int, cold: bool, hardware: Hardware | None = None
+    task: KernelTask, result: Measurement, threads: int, evict: int, hardware: Hardware | None = None
 ) -> Record:
     """The record of a measurement; on this machine, if no other is named."""
     return Record(
@@ -202,7 +202,7 @@ def record_of(
         threads=threads,
         hardware=hardware or hardware_of(task.target),
         config=dict(result.config),
-        cold=cold,
+        evict=evict,
         seconds=None if result.error else result.seconds,
         spread=result.spread,
         runs=result.runs,

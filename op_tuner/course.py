@@ -40,13 +40,13 @@ class Times:
         records: Records,
         *,
         threads: int = 1,
-        cold: bool = False,
+        evict: int = 0,
         seconds: float = SECONDS,
         time_limit: float = TIME_LIMIT,
         measure: Measurer | None = None,
     ):
-        self.records, self.threads, self.cold = records, threads, cold
-        self.measure = measure or Local(threads, cold=cold, seconds=seconds, time_limit=time_limit)
+        self.records, self.threads, self.evict = records, threads, evict
+        self.measure = measure or Local(threads, evict=evict, seconds=seconds, time_limit=time_limit)
         self.measured = 0
         self._known: dict[str, dict[Point, list[float | None]]] = {}
 
@@ -56,7 +56,7 @@ class Times:
             known: dict[Point, list[float | None]] = {}
             machine, here = self.measure.hardware, made_by()
             for r in self.records.of(task):
-                if r.hardware == machine and r.made_by == here and r.cold == self.cold:
+                if r.hardware == machine and r.made_by == here and r.evict == self.evict:
                     known.setdefault(tuple(r.config.items()), []).append(r.seconds)
             self._known[task.digest] = known
         return self._known[task.digest]
@@ -85,7 +85,7 @@ class Times:
             for n, result in results:
                 point = points[n]
                 result = replace(result, config=dict(point))  # one that died may not have asked everything
-                record = record_of(task, result, self.threads, self.cold, self.measure.hardware)
+                record = record_of(task, result, self.threads, self.evict, self.measure.hardware)
                 self.records.add(record)
                 self.measured += 1
                 self.of(task).setdefault(point, []).append(record.seconds)

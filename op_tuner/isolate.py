@@ -57,7 +57,7 @@ class Local:
         self,
         threads: int,
         *,
-        cold: bool = False,
+        evict: int = 0,
         seconds: float = SECONDS,
         check: bool = True,
         time_limit: float = TIME_LIMIT,
@@ -66,7 +66,7 @@ class Local:
         stopped: Callable[[], bool] = lambda: False,
     ):
         self.threads, self.check, self.time_limit, self.memory = threads, check, time_limit, memory
-        self.options = {"threads": threads, "cold": cold, "seconds": seconds, "check": check}
+        self.options = {"threads": threads, "evict": evict, "seconds": seconds, "check": check}
         self.hardware = hardware or this_hardware()
         self.stopped = stopped
         self.spans = Spans()

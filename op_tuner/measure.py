@@ -1,10 +1,10 @@
 """How long a kernel takes, as a module of one node that the runtime runs: its threads, scratch and gangs.
 
-    touch    every worker reads a buffer larger than its caches (`cold`), then its share of the inputs
+    touch    workers read `evict` bytes of other memory, then the inputs
     steps    of the kernel; only these are counted
 
-With `cold`, weights come from memory and what the kernel before would have written from the cache, as in a
-network. The outputs are checked.
+So caches hold what they do in a network: of the weights as much as the other kernels leave, and what the one
+before would have written. The outputs are checked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from .operands import Operands, operands
 from .records import plain
 
 T = TypeVar("T")
-COLD_BYTES = 64 << 20
 SECONDS = 0.05  # of a kernel's own time that a measurement takes, about
 LEAST_RUNS, MOST_RUNS = 5, 2000
 FEW_RUNS = 3  # of a candidate whose fastest run takes LOSES times what is to be beaten
@@ -116,7 +115,7 @@ def measure(
     threads: int,
     seconds: float = SECONDS,
     check: bool = True,
-    cold: bool = False,
+    evict: int = 0,
 ) -> Measurement:
     """Builds and times one candidate in this process, for about `seconds` of its own time.
 
@@ -127,7 +126,7 @@ def measure(
     built = build(task, Recorder(cfg))
     if isinstance(built, Measurement):
         return built
-    return run(task, built, threads=threads, seconds=seconds, check=check, cold=cold)
+    return run(task, built, threads=threads, seconds=seconds, check=check, evict=evict)
 
 
 def build(task: KernelTask, asked: Recorder) -> Built | Measurement:
@@ -157,13 +156,13 @@ def run(
     threads: int,
     seconds: float = SECONDS,
     check: bool = True,
-    cold: bool = False,
+    evict: int = 0,
     beat: float = math.inf,
 ) -> Measurement:
     """Checks and times a candidate. One that is clearly slower than `beat` seconds is not run often."""
     given = operands(task, check)
     try:
-        runner = _Runner(task.target, built, given, threads, cold)
+        runner = _Runner(task.target, built, given, threads, evict)
     except (MemoryError, RunError) as error:
         what = "build" if task.target.gpu and isinstance(error, RunError) else "memory"
         return Measurement.failed(what, str(error), built.config)
@@ -276,8 +275,8 @@ def _module(target: Target, built: Built, plan: Plan, weights: np.ndarray) -> bi
 class _Runner:
     """The kernel between its operands in a module of its own."""
 
-    def __init__(self, target: Target, built: Built, given: Operands, threads: int, cold: bool):
-        plan, weights = plan_of(target, built, given, threads, cold)
+    def __init__(self, target: Target, built: Built, given: Operands, threads: int, evict: int):
+        plan, weights = plan_of(target, built, given, threads, evict)
         self.context = _module(target, built, plan, weights).context(threads)
         for n, array in enumerate(given.arrays):
             if n not in given.weights and array.size:
@@ -306,7 +305,7 @@ class _Runner:
 
 
 def plan_of(
-    target: Target, built: Built, given: Operands, threads: int, cold: bool
+    target: Target, built: Built, given: Operands, threads: int, evict: int
 ) -> tuple[Plan, np.ndarray]:
     """One step or more to touch memory, without a node's name, then the kernel's; on a GPU only these."""
     kernel = built.kernel
@@ -324,7 +323,7 @@ def plan_of(
     results = tuple(PlanIO(f"out{n}", TensorType(U8, (t.nbytes,))) for n, t in enumerate(given.outputs))
     args += [BufferRef.output(n, io.type.nbytes) for n, io in enumerate(results)]
     args += [BufferRef.arena(arena.take(size), size) for size in kernel.temps]
-    steps = [] if target.gpu else _touching(args, arena, threads, cold)
+    steps = [] if target.gpu else _touching(args, arena, threads, evict)
     writes = tuple(range(len(given.arrays), len(args)))
     for step in kernel.steps:
         if step.tasks:
@@ -357,9 +356,9 @@ class _Space:
         return offset
 
 
-def _touching(args: Sequence[BufferRef], arena: _Space, threads: int, cold: bool) -> list[KernelCall]:
-    touched = [a for a in args if a.space == "in" and a.nbytes >= _ROW] if cold else []
-    size = COLD_BYTES if cold else 4 * threads * _ROW
+def _touching(args: Sequence[BufferRef], arena: _Space, threads: int, evict: int) -> list[KernelCall]:
+    touched = [a for a in args if a.space == "in" and a.nbytes >= _ROW] if evict else []
+    size = max(evict, 4 * threads * _ROW)
     return [_touch(ref, arena) for ref in (BufferRef.arena(arena.take(size), size), *touched)]
 
 

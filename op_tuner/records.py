@@ -1,7 +1,7 @@
 """Every measurement ever made, as JSON lines that are only appended to.
 
-    {"format": 1, "task": DIGEST, "key": TEXT, "algorithm": …, "target": …, "threads": 2, "hardware": {…},
-     "config": {KNOB: VALUE}, "cold": true, "seconds": 1e-4, "spread": 0.01, "runs": 40, "error": null,
+    {"format": 2, "task": DIGEST, "key": TEXT, "algorithm": …, "target": …, "threads": 2, "hardware": {…},
+     "config": {KNOB: VALUE}, "evict": 0, "seconds": 1e-4, "spread": 0.01, "runs": 40, "error": null,
      "detail": "", "burnish": CODE VERSION, "llvm": "22.1.2"}
 
 Times of kernels inside of a network's module have two fields more: `network`, a digest of what it runs, and
@@ -39,12 +39,14 @@ from ..settings import cache_dir
 from .hardware import Hardware, hardware_of, this_hardware
 
 T = TypeVar("T")
-FORMAT = 1
+FORMAT = 2
 PLAN = "plan"  # what records of whole plans have for an algorithm (`whole_plans`)
 CONFIRMED = 3
 """Measurements of a config that say how fast it is."""
 LEAST_DOUBT = 0.01
 """Share of the default config's time that a gain inside of a network must exceed."""
+COLD = 64 << 20
+"""Bytes to evict of records of format 1, which had a field `cold` for it."""
 _START = '{"format":'
 SHIPPED = Path(__file__).parents[1] / "models" / "records"
 
@@ -60,7 +62,7 @@ class Record:
     threads: int
     hardware: Hardware
     config: Mapping[str, Any]  # the answers to the template's questions
-    cold: bool  # weights came from memory, as they do in a network
+    evict: int  # bytes of other memory that were read before every run, as a network does
     seconds: float | None  # median of the runs
     spread: float  # (upper - lower quartile) / median
     runs: int
@@ -134,10 +136,12 @@ def parse_record(line: str, where: str) -> Record | None:
         raise InputError(f"{where}: expected a record, a line beginning with {_START}") from None
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
         raise InputError(f"{where}: expected a record, a line beginning with {_START}")
-    if data["format"] != FORMAT:
+    if not 1 <= data["format"] <= FORMAT:
         raise InputError(f"{where}: records of format {data['format']}; this Burnish reads format {FORMAT}")
     try:
         data = {"network": "", "against": None, **data}
+        if data["format"] == 1:
+            data["evict"] = COLD if data["cold"] else 0
         values = {f.name: data[f.name] for f in fields(Record)}
         values["hardware"] = Hardware.from_json(values["hardware"])
         values["config"] = {str(k): tuples(v) for k, v in values["config"].items()}
@@ -153,7 +157,7 @@ def _check(values: Mapping[str, Any]) -> None:
     for name in ("task", "key", "algorithm", "target", "detail", "burnish", "llvm", "network"):
         if not isinstance(values[name], str):
             raise TypeError(f"{name} is no text")
-    for name in ("threads", "runs"):
+    for name in ("threads", "runs", "evict"):
         if not isinstance(values[name], int):
             raise TypeError(f"{name} is no whole number")
     seconds, error, against = values["seconds"], values["error"], values["against"]
@@ -260,11 +264,11 @@ class Records:
         return list(self._in_networks.get(task if isinstance(task, str) else task.digest, ()))
 
     def best(
-        self, task: KernelTask | str, hardware: Hardware | None = None, cold: bool | None = None
+        self, task: KernelTask | str, hardware: Hardware | None = None, evict: int | None = None
     ) -> Record | None:
-        """The fastest that worked on this hardware (default: this machine); `cold` None takes either kind."""
+        """The fastest that worked on this hardware (default: this machine); `evict` None takes any kind."""
         machine = hardware or this_hardware()
-        fitting = [r for r in self.of(task) if r.hardware == machine and cold in (None, r.cold)]
+        fitting = [r for r in self.of(task) if r.hardware == machine and evict in (None, r.evict)]
         return min((r for r in fitting if r.error is None), key=lambda r: r.seconds or 0.0, default=None)
 
     def related(self, task: KernelTask) -> list[Record]:
@@ -324,11 +328,12 @@ def _vectors(record: Record) -> tuple[str, int]:
 
 def fastest_nearby(worked: Sequence[Record], inside: Sequence[Record], machine: Hardware) -> Record:
     """The config to take among records of one task that worked: on the hardware that is nearest to `machine`,
-    of the kind of measurement (`cold` or not) that there is more of. `inside` are those of networks."""
+    of the kind of measurement (`evict`) that there is most of. `inside` are those of networks."""
     near = min(machine.distance(r.hardware) for r in worked)
     there = [r for r in worked if machine.distance(r.hardware) == near]
-    cold = 2 * sum(r.cold for r in there) >= len(there)
-    return taken([r for r in (*there, *inside) if machine.distance(r.hardware) == near and r.cold == cold])
+    kinds = Counter(r.evict for r in there)
+    evict = max(kinds, key=lambda kind: (kinds[kind], kind))
+    return taken([r for r in (*there, *inside) if machine.distance(r.hardware) == near and r.evict == evict])
 
 
 def taken(worked: Sequence[Record]) -> Record:
@@ -432,10 +437,10 @@ def best_per_task(records: Iterable[Record]) -> list[Record]:
     That is as `taken` says. Where no config was measured in a network, but some CONFIRMED times, it is the
     fastest of these: of many that were measured once, the fastest is the luckiest.
     """
-    groups: dict[tuple[str, Hardware, bool], list[Record]] = {}
+    groups: dict[tuple[str, Hardware, int], list[Record]] = {}
     for record in records:
         if record.seconds is not None:
-            groups.setdefault((record.task, record.hardware, record.cold), []).append(record)
+            groups.setdefault((record.task, record.hardware, record.evict), []).append(record)
     best = []
     for worked in groups.values():
         alone = [r for r in worked if not r.network]

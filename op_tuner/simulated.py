@@ -189,7 +189,7 @@ class Simulated:
 
     def _run(self, task: KernelTask, built: Built) -> Measurement:
         given = operands(task)
-        plan, weights = plan_of(task.target, built, given, 1, cold=False)
+        plan, weights = plan_of(task.target, built, given, 1, evict=0)
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             program, inputs, outputs = (Path(name, part) for part in ("program", "inputs", "outputs"))
             objects = [built.kernel.object, touching(task.target).object]

@@ -108,7 +108,7 @@ class Tuner:
         records: Records,
         *,
         threads: int,
-        cold: bool = True,
+        evict: int = 0,
         strategy: str = "annealing",
         objective: str = "rank",
         seed: int = 0,
@@ -125,13 +125,13 @@ class Tuner:
             raise InputError(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
         if objective not in OBJECTIVES:
             raise InputError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
-        self.records, self.threads, self.cold = records, threads, cold
+        self.records, self.threads, self.evict = records, threads, evict
         hardware = hardware_of(tasks[0].task.target) if tasks else None
         self.measure = measure or Local(
-            threads, cold=cold, seconds=seconds, time_limit=time_limit, hardware=hardware
+            threads, evict=evict, seconds=seconds, time_limit=time_limit, hardware=hardware
         )
         self.progress, self.replan, self.announce = progress, replan, announce
-        how = (threads, cold, self.measure.hardware, self.measure.spans)
+        how = (threads, evict, self.measure.hardware, self.measure.spans)
         self.confirming = None if network is None else Confirming(network, *how)
         self.measured = 0
         self.spent = Spent()
@@ -211,10 +211,10 @@ class Tuner:
         found = TunedTask(wanted, space, self._choosing.strategy(wanted.task), space.default())
         machine, here = self.measure.hardware, made_by()
         for r in self.records.of(wanted.task):
-            if r.hardware == machine and r.cold == self.cold and r.made_by == here:
+            if r.hardware == machine and r.evict == self.evict and r.made_by == here:
                 found.learn(tuple(r.config.items()), r.seconds)
         for r in self.records.in_networks(wanted.task):
-            if r.hardware == machine and r.cold == self.cold and r.made_by == here:
+            if r.hardware == machine and r.evict == self.evict and r.made_by == here:
                 found.learn_inside(r)
         return found
 
@@ -463,7 +463,7 @@ class Tuner:
     def _learn(self, found: TunedTask, point: Point, result: Measurement, score: float | None) -> None:
         if result.error:  # a crash tells only of the answers before it
             result = replace(result, config=dict(point))
-        record = record_of(found.task, result, self.threads, self.cold, self.measure.hardware)
+        record = record_of(found.task, result, self.threads, self.evict, self.measure.hardware)
         self.records.add(record)
         self.spent.building += result.building
         self.spent.running += result.running

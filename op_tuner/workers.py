@@ -42,13 +42,13 @@ class Workers:
         address: str,
         threads: int,
         *,
-        cold: bool = False,
+        evict: int = 0,
         seconds: float = SECONDS,
         check: bool = True,
         time_limit: float = TIME_LIMIT,
     ):
         self._distributed = distributed()
-        self.options = {"threads": threads, "cold": cold, "seconds": seconds, "check": check}
+        self.options = {"threads": threads, "evict": evict, "seconds": seconds, "check": check}
         self.options["time_limit"] = time_limit
         self.address = address
         try:

@@ -92,7 +92,7 @@ def record(**fields: object) -> Record:
         threads=1,
         hardware=this_hardware(),
         config={"lanes": 16, "order": ("a", ("b", 2))},
-        cold=True,
+        evict=1 << 20,
         seconds=1e-3,
         spread=0.01,
         runs=10,

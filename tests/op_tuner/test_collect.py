@@ -18,7 +18,7 @@ def tasks(monkeypatch):
 
 
 def by(measurer):
-    return lambda threads, cold: measurer
+    return lambda threads, evict: measurer
 
 
 def records_of(tmp_path):
@@ -36,7 +36,7 @@ def test_each_task_gets_its_samples_in_turn(tmp_path, tasks):
     assert names == ["double"] * 2 * BATCH + ["other"] * BATCH + ["double"] * 8 + ["other"] * 4
     assert [measure.seen[n][1] for n in (0, BATCH, 2 * BATCH)] == [(1, 1)] * 3
     found = collected(tmp_path)
-    assert set(found) == {(t.digest, cold) for t, cold in tasks}
+    assert set(found) == {(t.digest, evict) for t, evict in tasks}
     assert all(len(points) == 12 for points in found.values()) and len(measure.seen) == 36
 
 

@@ -22,12 +22,12 @@ from burnish.op_tuner.records import read
 
 from .tasks import Doing, double, leave, record
 
-FAST = {"seconds": 0.001, "cold": False}
+FAST = {"seconds": 0.001, "evict": 0}
 
 
 def known(task, **fields):
     burnish, llvm = made_by().split(" ", 1)
-    return record(task=task.digest, **{"burnish": burnish, "llvm": llvm, "cold": False, **fields})
+    return record(task=task.digest, **{"burnish": burnish, "llvm": llvm, "evict": 0, **fields})
 
 
 def test_measured_once_then_from_the_record(tmp_path):

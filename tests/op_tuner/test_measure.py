@@ -29,9 +29,9 @@ from .tasks import double, expr_task, op_task
 QUICK = {"threads": 2, "seconds": 0.001}
 
 
-@pytest.mark.parametrize("cold", [False, True])
-def test_a_measurement(cold):
-    found = measure(double(), FixedConfig({"lanes": 4}), cold=cold, **QUICK)
+@pytest.mark.parametrize("evict", [0, 1 << 20])
+def test_a_measurement(evict):
+    found = measure(double(), FixedConfig({"lanes": 4}), evict=evict, **QUICK)
     assert found.error is None and found.runs >= 3 and 0 < found.seconds < 0.01
     assert found.config["lanes"] == 4 and "grain" in found.config
 
@@ -52,7 +52,7 @@ def test_every_layout_and_weights_in_their_space():
     task = replace(task, layouts=layouts, constants=frozenset({"p1"}), algorithm="naive")
     given = operands(task)
     assert given.weights == {1} and given.arrays[1].shape == weights.physical_shape((20, 24, 3, 3))
-    assert measure(task, DefaultConfig(), cold=True, **QUICK).error is None
+    assert measure(task, DefaultConfig(), evict=1 << 20, **QUICK).error is None
 
 
 def test_a_program_whose_indices_are_checked():

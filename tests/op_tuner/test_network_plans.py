@@ -49,7 +49,7 @@ def tell(plans, task, seconds, point=None):
     config = dict(Space(task).default() if point is None else point)
     result = Measurement(seconds, 0.0, 5, config=config)
     records = plans._costs.records
-    records.add(record_of(task, result, 1, plans.cold))
+    records.add(record_of(task, result, 1, plans.evict))
     return records
 
 

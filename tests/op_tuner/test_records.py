@@ -65,7 +65,8 @@ def changed(**fields):
         ("hello", "expected a record"),
         ("[1]", "expected a record"),
         ('{"a": 1}', "expected a record"),
-        (changed(format=2), "format 2; this Burnish reads format 1"),
+        (changed(format=3), "format 3; this Burnish reads format 2"),
+        (changed(evict="all"), "evict is no whole number"),
         (changed(seconds="fast"), "seconds are 'fast'"),
         (changed(seconds=None), "either seconds or an error"),
         (changed(hardware={}), "has no field 'isa'"),
@@ -80,6 +81,15 @@ def test_what_is_no_record_is_an_error_that_names_the_line(tmp_path, line, says)
     with pytest.raises(InputError, match=r"r\.jsonl, line 3: ") as caught:
         read(path)
     assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("cold", "evict"), [(True, 64 << 20), (False, 0)])
+def test_records_of_the_first_format_are_read(tmp_path, cold, evict):
+    data = json.loads(changed(format=1, cold=cold))
+    del data["evict"]
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps(data) + "\n")
+    assert read(path)[0] == [replace(record(), evict=evict)]
 
 
 def test_a_file_that_cannot_be_written(tmp_path):
@@ -104,7 +114,7 @@ def test_best_nearest_and_the_config_to_take(tmp_path):
     assert records.best(task) is None and records.nearest(task) == near
     assert records.pick_config(task).choose("lanes", (1, 16), 1) == 16
     records.add(*mine, failed, record())
-    assert records.best(task) == mine[1] and records.best(task, cold=False) is None
+    assert records.best(task) == mine[1] and records.best(task, evict=0) is None
     config = records.pick_config(task)
     assert config.choose("lanes", (1, 4), 1) == 4 and config.choose("lanes", (1, 2), 2) == 2
     assert len(records) == 7 and len(records.of(task)) == 6

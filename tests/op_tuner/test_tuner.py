@@ -151,7 +151,7 @@ def test_ctrl_c_keeps_everything_and_the_next_goes_on(tasks, records):
 def test_records_of_other_kinds_do_not_count(tasks, records):
     tuner(tasks, records, Measurer()).run(trials=5)
     assert sum(t.trials for t in tuner(tasks, records, Measurer()).tasks) == 5
-    assert not sum(t.trials for t in tuner(tasks, records, Measurer(), cold=False).tasks)
+    assert not sum(t.trials for t in tuner(tasks, records, Measurer(), evict=1 << 20).tasks)
 
 
 def test_a_space_that_ends(tasks, records):
