@@ -290,8 +290,9 @@ def _tune(networks: Networks, threads: Sequence[int], **how: Any) -> dict[tuple[
         for count in threads:
             with show_progress(console) as progress:
                 found = tune(model, threads=count, progress=progress, **how)
-            how_long = f"tuned {name} for {count} thread{'s' * (count > 1)} in {found.seconds:.0f} s"
-            console.print(f"{how_long}: {_speed(found)}", highlight=False, soft_wrap=True, markup=False)
+            said = f"tuned {name} for {count} thread{'s' * (count > 1)} in {found.seconds:.0f} s"
+            said += f": {_speed(found)}; {found.spent}"
+            console.print(said, highlight=False, soft_wrap=True, markup=False)
             took[name, count] = found.seconds
             if found.interrupted:
                 raise KeyboardInterrupt

@@ -15,7 +15,7 @@ from ..graph_passes.plan_layout import MODES
 from ..op_tuner.forecast import Forecast
 from ..op_tuner.measure import require_runnable
 from ..op_tuner.model import OBJECTIVES
-from ..op_tuner.tuner import STRATEGIES, Spent
+from ..op_tuner.tuner import STRATEGIES
 from ..tuning import Tuning, simulates, tune
 from .files import check_writable, write_file
 from .machine import measure_limits
@@ -170,7 +170,7 @@ def _summary(found: Tuning, model: str, target: str) -> str:
     what += f"{found.measured} configs measured in {found.seconds:.0f} s, kept in {found.records}"
     if found.forecast is not None and not found.interrupted:
         what += f"; forecast {found.forecast.seconds:.0f} s and {found.forecast.gain:.2f}×"
-    what += f"\n{_shares(found.spent)}"
+    what += f"\n{found.spent}"
     if found.unconfirmed:
         what += f"\nwhat is fastest alone was not compared in the network: {found.unconfirmed}"
     if found.prior:
@@ -178,9 +178,3 @@ def _summary(found: Tuning, model: str, target: str) -> str:
     options = f"--target {target} " if target != "host" else ""
     options += f"--threads {found.threads} --records {found.records}"
     return f"{what}\nto use them: burnish compile {model} {options} -o MODULE"
-
-
-def _shares(spent: Spent) -> str:
-    """Building and running may be at the same time, so that the shares add up to more than the whole."""
-    parts = (("building", spent.building), ("running", spent.running), ("the tuner itself", spent.overhead))
-    return "of this time: " + ", ".join(f"{s / max(spent.whole, 1e-9):.0%} {what}" for what, s in parts)

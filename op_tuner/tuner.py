@@ -71,12 +71,17 @@ class Measurer(Protocol):
 
 @dataclass
 class Spent:
-    """Seconds that a tuning took. Building and running overlap; `overhead` is what was neither."""
+    """Seconds that a tuning took. Building and running overlap, so that their shares and that of `overhead`,
+    which is what was neither, add up to more than the whole."""
 
     whole: float = 0.0
     building: float = 0.0
     running: float = 0.0
     overhead: float = 0.0
+
+    def __str__(self) -> str:
+        parts = (("building", self.building), ("running", self.running), ("the tuner itself", self.overhead))
+        return "of this time: " + ", ".join(f"{s / max(self.whole, 1e-9):.0%} {what}" for what, s in parts)
 
 
 @dataclass(frozen=True)
