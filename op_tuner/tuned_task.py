@@ -44,6 +44,7 @@ class TunedTask:
     failed: set[Point] = field(default_factory=set)
     course: list[float] = field(default_factory=list)  # the best after each trial
     exhausted: bool = False
+    disturbed: bool = False  # the default's latest measurement
     tried: int = 0  # measurements of this run but the first, which prepares others
     spent: float = 0.0  # on these
     first: float = 0.0  # on the first

@@ -23,7 +23,7 @@ from ..errors import InputError
 from .chooser import Elsewhere
 from .choosing import Choosing
 from .confirm import Confirming, Network
-from .costs import record_of
+from .costs import CLOCK_NOISE, record_of
 from .forecast import Forecast, Outlook, curve, play, winning
 from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local, Spans
@@ -224,12 +224,16 @@ class Tuner:
         return found
 
     def _settle(self) -> None:
-        """Measures the defaults of what the plan runs, and plans again, until nothing new enters it."""
+        """Measures the defaults of what the plan runs, and plans again, until nothing new enters it. What was
+        disturbed is measured once more: all that is tried later competes with it."""
         for _ in range(ROUNDS):
             new = [t for t in self.tasks if (t.count or t.wanted.base) and not t.default_known]
             for n in range(0, len(new), BATCH):
                 self._choosing.prepare([t.strategy for t in [*self._ranking(), *new[n:]]])
                 self._try([(found, found.default) for found in new[n : n + BATCH]])
+            for found in (t for t in new if t.disturbed and not self._over(self._reserve())):
+                for _ in self._measure([(found, found.default)], alone=True):
+                    self._tell(f"{found.task.name}: {_micro(found.after)}, measured again")
             if self._over(self._reserve()) or not self.plan_again():
                 return
 
@@ -473,6 +477,8 @@ class Tuner:
         self.spent.building += result.building
         self.spent.running += result.running
         found.learn(point, record.seconds)
+        if point == found.default:
+            found.disturbed = result.noisy and result.spread * result.seconds > CLOCK_NOISE
         if self.confirming is not None:
             self.confirming.keep(found, point, result.kernel)
         where = (found.task.digest, self._batches, score, record.seconds)

@@ -148,6 +148,20 @@ def test_ctrl_c_keeps_everything_and_the_next_goes_on(tasks, records):
     assert not set(again.seen[:20]) & set(first.seen)
 
 
+def test_a_disturbed_default_is_measured_again_at_once(tasks, records):
+    class Disturbed(Measurer):
+        def measure(self, task, cfg):
+            first = not self.seen
+            result = super().measure(task, cfg)
+            return replace(result, seconds=3 * result.seconds, spread=0.5) if first else result
+
+    measure = Disturbed()
+    found = tuner(tasks, records, measure)
+    found.run(trials=3)
+    assert measure.seen[:3] == [("double", (1, 1)), ("other", (1, 1)), ("double", (1, 1))]
+    assert found.measured == 3 and [t.before for t in found.tasks] == [7e-3, 7e-3]
+
+
 def test_records_of_other_kinds_do_not_count(tasks, records):
     tuner(tasks, records, Measurer()).run(trials=5)
     assert sum(t.trials for t in tuner(tasks, records, Measurer()).tasks) == 5
