@@ -174,7 +174,7 @@ def params_of(subject: Subject, cfg: Config) -> Params:
             cfg,
             "prefetch",
             PREFETCHES if subject.weight_bytes and reduction else (0,),
-            32 if cold and not fits else 0,
+            32 if cold and roles.pixels and not fits else 0,  # a weight that is used once comes in order
         ),
         ahead=choose(
             cfg, "ahead", (0, 1, 2, 4) if block else (0,), blocks_ahead(roles, subject.extents, block)
