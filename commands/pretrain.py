@@ -30,6 +30,7 @@ from ..op_tuner.pretrained import (
     quality,
     read_samples,
     save,
+    spread,
 )
 from ..op_tuner.records import Records
 from ..op_tuner.space import Space
@@ -41,8 +42,8 @@ from .report import console_of
 
 WIDTH = 120
 MARGINS = (4.0, 2.0, 1.0, 0.5, 0.0)
-LEAST = 8
-"""Samples that a task must have to say how well it is ranked."""
+LEAST, MOST = 8, 256
+"""Samples that a task must have to say how well it is ranked, and those of one that are learnt from."""
 
 
 @click.command("pretrain")
@@ -139,7 +140,7 @@ def _samples(
         if len(times) > 1:
             name = f"{w.network} {w.task.name} {w.task.algorithm}"
             default = Space(w.task).default()
-            points = [p for p in times if p != default]
+            points = [p for p in spread(times, MOST) if p != default]
             if default in times:
                 points = [default, *points]
             samples = read_samples(w.task, name, {p: times[p] for p in points})

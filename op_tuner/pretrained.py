@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -67,6 +67,14 @@ def read_samples(task: KernelTask, name: str, times: dict[Point, float | None]) 
     rows = np.stack([row for row, _ in found]) if found else np.zeros((0, len(features.NAMES)), np.float32)
     origin = task.key.partition("\n")[2].partition("\nlayouts")[0]
     return Samples(name, origin, rows, tuple(seconds for _, seconds in found))
+
+
+def spread(times: Mapping[Point, float | None], most: int) -> list[Point]:
+    """So many configs of a task at most, evenly from the fastest to the slowest and those that fail."""
+    ordered = sorted(times, key=lambda point: (times[point] is None, times[point]))
+    if len(ordered) <= most:
+        return ordered
+    return [ordered[n] for n in np.linspace(0, len(ordered) - 1, most).round().astype(int)]
 
 
 def fit(samples: Sequence[Samples], *, seed: int = 0, threads: int = 1) -> CostModel:

@@ -22,6 +22,7 @@ from burnish.op_tuner.pretrained import (
     read_samples,
     save,
     shipped,
+    spread,
 )
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.space import Space
@@ -52,6 +53,13 @@ def test_a_file_holds_the_model(tmp_path):
     assert size == path.stat().st_size < 500_000 and about == ABOUT
     rows = samples(2).rows
     np.testing.assert_array_equal(again.predict(rows), model.predict(rows))
+
+
+def test_of_many_samples_those_between_the_fastest_and_what_fails_are_even():
+    times = {(("x", n),): None if n % 10 == 9 else float(n) for n in range(100)}
+    few = [dict(point)["x"] for point in spread(times, 10)]
+    assert few[0] == 0 and few[-1] == 99 and few[:-1] == sorted(few[:-1]) and len(set(few)) == 10
+    assert len(spread(times, 200)) == 100
 
 
 @pytest.mark.parametrize(
