@@ -153,6 +153,7 @@ class Tuner:
         self._by_model = not self._choosing.learns
         self._planning = _Planning()
         self._tasks: dict[str, TunedTask] = {}
+        self._dropped: list[TunedTask] = []  # what the latest plan runs no more
         self._want(tasks)
 
     @property
@@ -209,7 +210,9 @@ class Tuner:
                 self._tasks[one.task.digest].wanted = one
             else:
                 self._tasks[one.task.digest] = self._task(one)
-        return before != {digest: t.count for digest, t in self._tasks.items() if t.count}
+        after = {digest: t.count for digest, t in self._tasks.items() if t.count}
+        self._dropped = [self._tasks[digest] for digest in before if digest not in after]
+        return before != after
 
     def _task(self, wanted: Wanted) -> TunedTask:
         space = Space(wanted.task)
@@ -224,18 +227,25 @@ class Tuner:
         return found
 
     def _settle(self) -> None:
-        """Measures the defaults of what the plan runs, and plans again, until nothing new enters it. What was
-        disturbed is measured once more: all that is tried later competes with it."""
+        """Measures the defaults of what the plan runs, and plans again, until nothing new enters it.
+
+        A default that was disturbed, or lost its place by one measurement, is measured once more: neither the
+        search nor the plan should depend on a slow moment of the machine."""
         for _ in range(ROUNDS):
             new = [t for t in self.tasks if (t.count or t.wanted.base) and not t.default_known]
             for n in range(0, len(new), BATCH):
                 self._choosing.prepare([t.strategy for t in [*self._ranking(), *new[n:]]])
                 self._try([(found, found.default) for found in new[n : n + BATCH]])
-            for found in (t for t in new if t.disturbed and not self._over(self._reserve())):
-                for _ in self._measure([(found, found.default)], alone=True):
-                    self._tell(f"{found.task.name}: {_micro(found.after)}, measured again")
+            self._default_again([t for t in new if t.disturbed] + self._dropped)
             if self._over(self._reserve()) or not self.plan_again():
                 return
+
+    def _default_again(self, tasks: Sequence[TunedTask]) -> None:
+        """Those that were measured once; not counted as trials."""
+        for found in tasks:
+            if len(found.times.get(found.default, ())) == 1 and not self._over(self._reserve()):
+                for _ in self._measure([(found, found.default)], alone=True):
+                    self._tell(f"{found.task.name}: {_micro(found.after)}, measured again")
 
     def plan_again(self) -> bool:
         """By all that is known now; whether another plan than before came out."""

@@ -258,6 +258,20 @@ def test_a_rival_that_becomes_faster_enters_the_plan(tasks, records):
     assert second.trials > 1 and plan.asked < 40
 
 
+def test_one_slow_moment_does_not_move_a_plan(tasks, records):
+    class Slow(Measurer):
+        def measure(self, task, cfg):
+            first = not self.seen
+            result = super().measure(task, cfg)
+            return replace(result, seconds=3 * result.seconds) if first else result
+
+    measure, plan = Slow(scale={"double": 1e-3, "other": 2e-3}), Planned(tasks, records)
+    found = tuner(plan(), records, measure, replan=plan)
+    found.run(trials=3)
+    assert measure.seen[:3] == [("double", (1, 1)), ("other", (1, 1)), ("double", (1, 1))]
+    assert [t.count for t in found.tasks] == [2, 0] and found.before == 2 * 7e-3
+
+
 def test_what_a_plan_brings_is_measured_in_turn(tasks, records):
     """The first plan's default is slow, so that another task enters: its default comes next."""
     slow = Measurer(scale={"double": 1.0})
