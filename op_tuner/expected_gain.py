@@ -5,8 +5,9 @@ With n trials behind the default config, the best one is expected to be faster b
     u(n) = log(1 + n / EARLY) / log(1 + MANY / EARLY)
 
 so that each trial gains less than the one before. G, the gain of MANY trials, starts from GAIN and moves to
-what the tasks of the network show. What a task gains differs from that by as much as it is: a normal
-distribution whose deviation is its mean, as in expected improvement (Jones et al. 1998).
+what the tasks of the network show, and for each task from there to what its own trials show. What a task
+gains differs from that by as much as it is: a normal distribution whose deviation is its mean, as in expected
+improvement (Jones et al. 1998).
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ def share(trials: int) -> float:
     return math.log1p(max(trials - 1, 0) / EARLY) / math.log1p(MANY / EARLY)
 
 
-def fitted(seen: Iterable[tuple[float, int, float]]) -> float:
-    """G from (weight, trials, logarithm of default over best) of tasks."""
+def fitted(seen: Iterable[tuple[float, int, float]], believed: float = GAIN) -> float:
+    """G from (weight, trials, logarithm of default over best) of tasks, and what was believed before."""
     tasks = list(seen)
     total = sum(weight for weight, _, _ in tasks)
     if not total:
-        return GAIN
+        return believed
     shown = sum(weight * found for weight, _, found in tasks) / total
     tried = sum(weight * share(trials) for weight, trials, _ in tasks) / total
-    return (BELIEF * GAIN + shown) / (BELIEF + tried)
+    return (BELIEF * believed + shown) / (BELIEF + tried)
 
 
 def improvement(mean: float, deviation: float) -> float:

@@ -132,10 +132,17 @@ class TunedTask:
     def gain(self, curve: float) -> float:
         """Seconds of the whole network that one more trial may save, roughly; 0 where nothing has worked.
 
-        `curve` is what many trials gain (`expected_gain`). What the latest trials gained each counts as well,
+        `curve` is what many trials gain (`expected_gain`). What the latest ones gained counts, too,
         after Ansor's task scheduler (Zheng et al. 2020, section 6)."""
         now = self.after if self.trials else self.wanted.expected
-        return (1 - RECENT) * self.gain_at(curve, self.trials, now) + RECENT * self.count * self._recent()
+        expected = self.gain_at(self._own(curve), self.trials, now)
+        return (1 - RECENT) * expected + RECENT * self.count * self._recent()
+
+    def _own(self, curve: float) -> float:
+        """What many trials gain of this task, by what they have gained so far."""
+        if not max(self.before, self.after) < math.inf:
+            return curve
+        return expected_gain.fitted([(1.0, self.trials, math.log(self.before / self.after))], curve)
 
     def gain_at(self, curve: float, trials: int, now: float) -> float:
         """What is expected of the next trial behind so many, the best taking `now`."""

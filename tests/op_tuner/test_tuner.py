@@ -258,6 +258,20 @@ def test_a_rival_that_becomes_faster_enters_the_plan(tasks, records):
     assert second.trials > 1 and plan.asked < 40
 
 
+def test_trials_go_where_trials_gain(tasks, records):
+    """The task that runs three times is as fast with any config."""
+
+    class Flat(Measurer):
+        def measure(self, task, cfg):
+            result = super().measure(task, cfg)
+            return replace(result, seconds=7e-3) if task.name == "double" else result
+
+    found = tuner(tasks, records, Flat())
+    found.run(trials=64)
+    flat, other = found.tasks
+    assert flat.trials < other.trials
+
+
 def test_one_slow_moment_does_not_move_a_plan(tasks, records):
     class Slow(Measurer):
         def measure(self, task, cfg):
