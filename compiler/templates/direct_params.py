@@ -246,8 +246,8 @@ def _together(
 ) -> tuple[str, int]:
     """The innermost loop over a sum, and how many of its terms one iteration takes.
 
-    By default several in matrix products, unless memory is the limit because no weight is used twice, and
-    a vector of channels where multiply-adds take them by lane.
+    By default several in matrix products, unless memory is the limit because no weight is used twice, in
+    pooling of whole images, and a vector of channels where multiply-adds take them by lane.
     """
     roles = subject.roles
     if not roles.sums:
@@ -260,6 +260,8 @@ def _together(
     few = [n for n in (TERMS if plain else divide) if n <= TERMS[-1]]
     terms = [n for n in few if subject.short(tile, unrolled, n // 2 if n == by_lane else n, cuts)]
     default = 4 if plain and reused else 1
+    if not reused and len({ld.tensor for ld in s.loads(subject.acc.body)}) == 1:
+        default = max(n for n in terms if n <= 8)
     if by_lane in terms and (size or plain):
         default = by_lane
     return f"{axis}_i" if size else axis, choose(cfg, "together", terms, default)
