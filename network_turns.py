@@ -20,7 +20,7 @@ from .network_plans import NetworkPlans
 from .op_tuner.confirm import TIME_LIMIT, plan_record, turning
 from .op_tuner.hardware import hardware_of
 from .op_tuner.measure import NOISY
-from .op_tuner.records import Record, RecordedConfig, Records
+from .op_tuner.records import RecordedConfig, Records
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
 from .op_tuner.whole_plans import PlanPair
@@ -76,8 +76,10 @@ def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
     what the network says of it; where that was disturbed, once more. False where nothing is to be compared,
     or a module of either fails."""
     plans.solve()
-    heard = len(plans.pair().heard)
-    while plans.differs and not _settled(plans.pair().heard):
+    before = len(plans.pair().heard)
+    for _ in range(before, COMPARISONS):
+        if not plans.differs or any(record.spread <= NOISY for record in plans.pair().heard):
+            break
         picked = {digest: records.pick_config(task) for digest, task in plans.tasks.items()}
         points = {d: tuple(c.answers.items()) for d, c in picked.items() if isinstance(c, RecordedConfig)}
         turns = NetworkTurns(plans, store)([points, None], turning(2, plans.seconds), TIME_LIMIT)
@@ -86,12 +88,7 @@ def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
         other, first = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))
         how = (next(iter(plans.tasks.values())), plans.threads, plans.evict, hardware_of(plans.target))
         records.add(plan_record(plans.pair(), other, first, *how))
-    return len(plans.pair().heard) > heard
-
-
-def _settled(heard: Sequence[Record]) -> bool:
-    """Whether another comparison would tell nothing new."""
-    return len(heard) >= COMPARISONS or any(record.spread <= NOISY for record in heard)
+    return len(plans.pair().heard) > before
 
 
 class _Modules:

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from ..compiler.ir.graph import Graph
 from ..compiler.target import Target
 
-MOST = 256 << 20
+MOST = (
+    256 << 20
+)  # bytes: of a larger last cache a part is left, so that reading does not take most of the time
 
 
 def evicting_bytes(graph: Graph, target: Target) -> int:
