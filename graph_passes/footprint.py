@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from ..compiler.ir.graph import Graph
 from ..compiler.target import Target
 
-MOST = (
-    256 << 20
-)  # bytes: of a larger last cache a part is left, so that reading does not take most of the time
+MOST = 256 << 20
+"""Bytes: where the last cache is larger, reading more would take most of a measurement's time."""
 
 
 def evicting_bytes(graph: Graph, target: Target) -> int:

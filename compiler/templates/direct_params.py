@@ -261,7 +261,7 @@ def _together(
     terms = [n for n in few if subject.short(tile, unrolled, n // 2 if n == by_lane else n, cuts)]
     default = 4 if plain and reused else 1
     if not reused and len({ld.tensor for ld in s.loads(subject.acc.body)}) == 1:
-        default = max(n for n in terms if n <= 8)
+        default = max((n for n in terms if n <= 8), default=1)
     if by_lane in terms and (size or plain):
         default = by_lane
     return f"{axis}_i" if size else axis, choose(cfg, "together", terms, default)
