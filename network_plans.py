@@ -84,7 +84,7 @@ class NetworkPlans:
         self._memory = memory_of_plans(graph, target, threads)
         self._known: dict[Hashable, _Kernels] = {}
         self.carrying = 0.0  # seconds that carrying out a plan took lately
-        self._planner = Planner(graph, target.lanes(4), predicted, options.accuracy)
+        self._planner = Planner(graph, target.lanes(4), predicted, options.accuracy, options.precision)
         self._first = self._now = self._plan(self._planner)
 
     def wanted(self) -> list[Wanted]:

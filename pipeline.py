@@ -60,6 +60,7 @@ def compile(
     records: str | Path | None = None,
     weights: str = "packed",
     memory_limit: int | None = None,
+    precision: str = "f32",
 ) -> Module:
     """A module from an ONNX model given as path, bytes or ModelProto.
 
@@ -75,12 +76,13 @@ def compile(
     weights  "packed": stored as kernels stream them, up to 7 times the model's; "compact": where that is
              larger, stored as in the model and transformed when the module is opened
     memory_limit  bytes that weights in use, arena and scratch memory of all `threads` may take together
+    precision what factors of products may be rounded to on a GPU with tensor cores: "tf32", "f16" or "bf16"
     log      is told of every step; by default it follows BURNISH_DEBUG
     """
     log = log or Log()
-    options = PlanOptions(plan, accuracy, memory_limit)
     known = records_path(records, measure)
     machine = get_target(target)
+    options = plan_options(machine, plan, accuracy, memory_limit, precision)
     if machine.gpu and weights == "compact":
         raise UnsupportedError(
             f"target {machine.name}: weights are packed when compiling; expected weights='packed'"
@@ -105,6 +107,20 @@ def compile(
     log.plan(packed.plan)
     different = list({k.name: k for k in kernels.values()}.values())
     return Module.from_kernels(packed, different, machine, workers, _operations(tasks.values()))
+
+
+def plan_options(
+    target: Target, plan: str, accuracy: float, memory_limit: int | None, precision: str = "f32"
+) -> PlanOptions:
+    """InputError where an option is none, or the target has no units of that precision."""
+    options = PlanOptions(plan, accuracy, memory_limit, precision)
+    require_precision(target, precision)
+    return options
+
+
+def require_precision(target: Target, precision: str) -> None:
+    if precision != "f32" and not (target.gpu and target.gpu.tensor):
+        raise InputError(f"precision {precision}: target {target.name} has no tensor cores; expected f32")
 
 
 def records_path(records: str | Path | None, measure: bool) -> Path | None:

@@ -16,7 +16,6 @@ from .compiler.target import Target, get_target, host_threads, runs_here
 from .errors import InputError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
-from .graph_passes.plan_layout import PlanOptions
 from .kernel_cache import KernelStore
 from .network_plans import Change, NetworkPlans
 from .network_turns import NetworkTurns
@@ -30,7 +29,7 @@ from .op_tuner.simulated import ARCHITECTURES, Simulated
 from .op_tuner.tuned_task import TunedTask
 from .op_tuner.tuner import TIME_LIMIT, Measurer, Spent, Trial, Tuner
 from .op_tuner.workers import Workers
-from .pipeline import flops, optimise
+from .pipeline import flops, optimise, plan_options
 from .runtime.binding import thread_count
 
 BUDGET = 600.0  # seconds, where nothing else bounds it
@@ -104,6 +103,7 @@ def tune(
     plan: str = "global",
     accuracy: float = ACCURACY,
     memory_limit: int | None = None,
+    precision: str = "f32",
     workers: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     announce: Callable[[Forecast], None] | None = None,
@@ -139,7 +139,9 @@ def tune(
         graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
         graph = optimise(graph, machine, count, stop_after="fuse")
         known = Records(None if records is None else Path(records))
-        plans = NetworkPlans(graph, machine, count, PlanOptions(plan, accuracy, memory_limit), known)
+        plans = NetworkPlans(
+            graph, machine, count, plan_options(machine, plan, accuracy, memory_limit, precision), known
+        )
         learning = (strategy, objective) == ("annealing", "rank")
         prior, about = shipped(machine) if learning else (None, "")
         with _measurer(machine, workers, process, count, plans.evict) as measure:

@@ -39,9 +39,9 @@ MOST_REPEATS = 200_000
 class Row:
     """One contestant on one network with one number of threads.
 
-    `seconds` holds one inference's time in each round. `speed` is the fastest right f32 peer's time over
-    this row's (above 1: this row is faster), with the interval of its median; None on a failed row and
-    where there is no peer. `reason` says why a row failed.
+    `seconds` holds one inference's time in each round. `speed` is the time of the fastest right peer of the
+    precision `rivals` over this row's (above 1: this row is faster), with the interval of its median; None on
+    a failed row and where there is no peer. `reason` says why a row failed.
     """
 
     contestant: str
@@ -57,6 +57,7 @@ class Row:
     reason: str | None = None
     algorithm: str = ""  # which the contestant chose, where it says so
     tuning_seconds: float | None = None  # before it was prepared
+    rivals: str = "f32"  # precision of the peers that it is compared with
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Group:
     threads: int  # 0: on a GPU
     flops: int | None
     checked: bool  # against onnxruntime
-    fastest_peer: str | None
+    fastest_peer: str | None  # of f32
     rows: tuple[Row, ...]
 
     def gflops(self, row: Row) -> float | None:
@@ -328,25 +329,28 @@ def wrong(
 
 
 def _with_speeds(rows: Sequence[Row]) -> tuple[tuple[Row, ...], str | None]:
-    """Rows with their medians and paired ratios, and the name of the fastest peer."""
+    """Rows with their medians and paired ratios, and the name of the fastest f32 peer."""
     done = [
         replace(row, median_seconds=median_interval(row.seconds))
         if row.reason is None and row.seconds
         else replace(row, seconds=())
         for row in rows
     ]
-    medians = {
-        row.contestant: (row.median_seconds.middle, row.seconds)
-        for row in done
-        if row.median_seconds and row.precision == "f32" and not row.subject
-    }
-    if not medians:
-        return tuple(done), None
-    fastest = min(medians, key=lambda name: medians[name][0])
-    base = medians[fastest][1]
-    return tuple(
-        replace(row, speed=median_interval([ours / own for ours, own in zip(base, row.seconds)]))
-        if row.median_seconds
-        else row
-        for row in done
-    ), fastest
+    peers = [row for row in done if row.median_seconds and not row.subject]
+    fastest = {kind: _fastest(peers, kind) for kind in {"f32", *(row.precision for row in peers)}}
+
+    def compared(row: Row) -> Row:
+        kind = row.precision if row.subject and fastest.get(row.precision) else "f32"
+        base = fastest[kind]
+        if row.median_seconds is None or base is None:
+            return row
+        ratios = [theirs / own for theirs, own in zip(base.seconds, row.seconds)]
+        return replace(row, rivals=kind, speed=median_interval(ratios))
+
+    best = fastest["f32"]
+    return tuple(map(compared, done)), best.contestant if best else None
+
+
+def _fastest(peers: Sequence[Row], precision: str) -> Row | None:
+    those = [row for row in peers if row.precision == precision]
+    return min(those, key=lambda row: row.median_seconds.middle, default=None)  # type: ignore[union-attr]

@@ -18,12 +18,13 @@ from rich.console import Console
 from ..compiler.cuda_device import CudaDevice
 from ..compiler.target import Target, get_target, runs_here
 from ..errors import InputError
+from ..graph_passes.plan_layout import PRECISIONS
 from ..module import Module
 from ..op_tuner.measure import find_gpu
 from ..op_tuner.records import default_path
 from ..op_tuner.simulated import ARCHITECTURES
 from ..pipeline import compile as compile_model
-from ..pipeline import records_path
+from ..pipeline import records_path, require_precision
 from ..tuning import Tuning, tune
 from . import bench_counts_report, bench_report, peers
 from .bench import BenchResult, bench
@@ -38,6 +39,7 @@ from .options import (
     parse_duration,
     parse_files,
     parse_optional_counts,
+    parse_precisions,
 )
 from .progress import show_progress
 from .source import find_source, static_model
@@ -102,6 +104,15 @@ Networks = Sequence[tuple[str, onnx.ModelProto]]
     metavar="FILE",
     help="Where measurements are kept; alone, a row with the plan and configs that a tuning has found.",
 )
+@click.option(
+    "--precision",
+    "precisions",
+    default="f32",
+    show_default=True,
+    callback=parse_precisions,
+    metavar="NAME,…",
+    help=f"A row for each of {', '.join(PRECISIONS)}: what a GPU's tensor cores may round factors to.",
+)
 @compile_options
 @SEED
 def command(
@@ -119,6 +130,7 @@ def command(
     trials,
     budget,
     records,
+    precisions,
     shapes,
     dims,
     target,
@@ -148,6 +160,8 @@ def command(
     unknown = [name for name in tflite if name not in {source.name for source in sources}]
     if unknown:
         raise InputError(f"--tflite {unknown[0]}: that is none of the models")
+    for precision in precisions:
+        require_precision(machine, precision)
     networks = [(source.name, static_model(source.read(), shapes, dims)) for source in sources]
     own = partial(compile_model, target=target, cache=cache)
     on_cuda = machine.gpu is not None and machine.gpu.language == "cuda"
@@ -162,13 +176,19 @@ def command(
     else:
         gpu = _find_cuda(machine) if on_cuda else None
         threads = (1,) if on_cuda else threads
-        took: dict[tuple[str, int], float] = {}
-        contestants = _subjects(own, measure, bool(tuning), records, on_cuda, took)
+        took: dict[str, dict[tuple[str, int], float]] = {kind: {} for kind in precisions}
+        contestants: list[peers.Peer] = []
+        for kind in precisions:
+            rounded = partial(own, precision=kind)
+            contestants += _subjects(rounded, measure, bool(tuning), records, on_cuda, took[kind], kind)
         contestants += peers.find_cuda(names) if on_cuda else peers.find(names, tflite)
-        if tuning and not isinstance(gpu, str):
-            took.update(_tune(networks, threads, **tuning, records=records, target=target))
-        if measure and machine.gpu and not isinstance(gpu, str):
-            _measure_ahead(networks, threads, partial(own, measure=True, records=records))
+        for kind in () if isinstance(gpu, str) else precisions:
+            if tuning:
+                how = {**tuning, "records": records, "target": target, "precision": kind}
+                took[kind].update(_tune(networks, threads, **how))
+            if measure and machine.gpu:
+                measured = partial(own, measure=True, records=records, precision=kind)
+                _measure_ahead(networks, threads, measured)
         result = _timed(networks, contestants, machine, gpu, threads=threads, rounds=rounds, seed=seed)
     if json_file:
         write_file(json_file, reports.to_json(result))
@@ -206,17 +226,19 @@ def _subjects(
     records: Path | None,
     on_cuda: bool,
     took: Mapping[tuple[str, int], float],
+    precision: str,
 ) -> list[peers.Peer]:
     """This compiler, with what it plans and finds in the ways that were asked for; tuning `took` so long."""
-    subjects: list[peers.Peer] = [peers.Burnish(own, cuda=on_cuda)]
+    burnish = partial(peers.Burnish, cuda=on_cuda, precision=precision)
+    subjects: list[peers.Peer] = [burnish(own)]
     if measure:
         measured = partial(own, measure=True, records=records)
-        subjects.append(peers.Burnish(measured, "burnish-measured", on_cuda))
+        subjects.append(burnish(measured, "burnish-measured"))
     if tuning and records is not None:
         check_writable(records, (".jsonl",))
     if tuning or (records is not None and not measure):
         tuned = partial(own, records=records_path(records or default_path(), tuning))
-        subjects.append(peers.Burnish(tuned, "burnish-tuned", on_cuda, took))
+        subjects.append(burnish(tuned, "burnish-tuned", tuning=took))
     return subjects
 
 

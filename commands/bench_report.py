@@ -80,7 +80,7 @@ def title(group: Group) -> str:
 
 
 def cells(result: BenchResult, group: Group, row: Row) -> tuple[str, ...]:
-    """One cell per column; `speed` is against the group's fastest f32 peer, above 1 is faster than it."""
+    """One cell per column; `speed` is against the group's fastest peer, above 1 is faster than it."""
     if row.median_seconds is None:
         return (row.contestant, row.precision, *[""] * (len(_COLUMNS) - 3), row.reason or "not measured")
     gflops = group.gflops(row)
@@ -104,10 +104,14 @@ def summary(result: BenchResult) -> list[str]:
     lines = []
     rows = [row for group in result.groups for row in group.rows if row.median_seconds]
     if rows:
+        mixed = any(row.rivals != "f32" for row in rows)
+        rival = (
+            "time of the fastest peer of our precision, else of f32," if mixed else "fastest f32 peer's time"
+        )
         coverage = min(row.median_seconds.coverage for row in rows if row.median_seconds)
         lines.append(
             f"ms: one inference, median over rounds; intervals hold the true median with {coverage:.0%} "
-            "certainty; speed: fastest f32 peer's time / own, paired in each round; "
+            f"certainty; speed: {rival} / own, paired in each round; "
             "GFLOP/s counts nominal operations"
         )
     subjects = list(
@@ -115,22 +119,23 @@ def summary(result: BenchResult) -> list[str]:
     )
     for subject in subjects:
         verdicts = [
-            (verdict(row), f"{group.network} ({place(group.threads)})")
+            (verdict(row), row.rivals, f"{group.network} ({place(group.threads)})")
             for group in result.groups
             for row in group.rows
             if row.contestant == subject
         ]
-        for word in ("faster", "tie", "slower", "alone", "failed", "absent"):
-            where = [at for found, at in verdicts if found == word]
-            if where:
-                lines.append(f"{subject} {_SENTENCES[word]}: {', '.join(where)}")
+        for word, sentence in _SENTENCES.items():
+            for rivals in dict.fromkeys(kind for _, kind, _ in verdicts):
+                where = [at for found, kind, at in verdicts if (found, kind) == (word, rivals)]
+                if where:
+                    lines.append(f"{subject} {sentence.format(rivals)}: {', '.join(where)}")
     return lines
 
 
 _SENTENCES = {
-    "faster": "is faster than every f32 peer",
-    "tie": f"is within {TIE:.0%} of the fastest f32 peer",
-    "slower": "is slower than the fastest f32 peer",
+    "faster": "is faster than every {} peer",
+    "tie": f"is within {TIE:.0%} of the fastest {{}} peer",
+    "slower": "is slower than the fastest {} peer",
     "alone": "has no peer to compare with",
     "failed": "failed",
     "absent": "was not measured",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .bench import relative_error
+from .peers.base import TOLERANCE
 
 TOLERANCES = {"float32": 1e-4, "float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest right difference, relative to a tensor's largest absolute value. Others round narrow floats after
@@ -35,10 +36,12 @@ class Check:
         return f"{self.value} {self.type} ({self.where}): {verdict}{detail}"
 
 
-def compare(value: str, where: str, found: np.ndarray, expected: np.ndarray) -> Check:
-    """The largest difference, and at a mismatch where it is."""
+def compare(value: str, where: str, found: np.ndarray, expected: np.ndarray, precision: str = "f32") -> Check:
+    """The largest difference, and at a mismatch where it is. Factors may be rounded to `precision`."""
     type = f"{expected.dtype}[{','.join(map(str, expected.shape))}]"
     limit = TOLERANCES.get(str(expected.dtype), 0.0)
+    if expected.dtype == np.float32:
+        limit = max(limit, TOLERANCE[precision])
     if found.dtype != expected.dtype or found.shape != expected.shape:
         other = f"found {found.dtype}[{','.join(map(str, found.shape))}]"
         return Check(value, where, type, np.inf, limit, other)

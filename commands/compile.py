@@ -12,11 +12,11 @@ from ..compiler.target import get_target, host_threads
 from ..debug import Log
 from ..errors import InputError
 from ..frontends.onnx.importer import import_onnx
-from ..graph_passes.plan_layout import MODES, PlanOptions
+from ..graph_passes.plan_layout import MODES
 from ..graph_passes.setup import WEIGHTS
-from ..pipeline import Module, optimise, passes
+from ..pipeline import Module, optimise, passes, plan_options
 from .files import check_folder, check_writable, megabytes
-from .options import ACCURACY, MEASURE, MEMORY_LIMIT, RECORDS, THREADS, compile_options
+from .options import ACCURACY, MEASURE, MEMORY_LIMIT, PRECISION, RECORDS, THREADS, compile_options
 from .source import find_source, open_module
 
 
@@ -35,6 +35,7 @@ from .source import find_source, open_module
     help="Algorithms and layouts: chosen for the whole network, for each operator alone, or one layout.",
 )
 @ACCURACY
+@PRECISION
 @MEMORY_LIMIT
 @click.option(
     "--weights",
@@ -64,6 +65,7 @@ def command(
     threads,
     plan,
     accuracy,
+    precision,
     memory_limit,
     weights,
     measure,
@@ -92,7 +94,7 @@ def command(
                 threads or host_threads(),
                 log,
                 stop_after,
-                PlanOptions(plan, accuracy, memory_limit),
+                plan_options(machine, plan, accuracy, memory_limit, precision),
             )
         click.echo(print_graph(graph))
         return
@@ -102,7 +104,7 @@ def command(
     if output.suffix == ".a":
         check_writable(output.with_suffix(".h"))
     options = {"target": target, "cache": cache, "log": log, "plan": plan}
-    choices = {"accuracy": accuracy, "weights": weights, "memory_limit": memory_limit}
+    choices = {"accuracy": accuracy, "precision": precision, "weights": weights, "memory_limit": memory_limit}
     module = open_module(
         source, shapes, dims, threads, measure=measure, records=records, **options, **choices
     )

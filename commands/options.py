@@ -11,6 +11,7 @@ import click
 
 from ..errors import InputError
 from ..graph_passes import alternatives
+from ..graph_passes.plan_layout import PRECISIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +48,15 @@ def parse_files(ctx: click.Context, option: click.Parameter, texts: tuple[str, .
             raise InputError(f"{option.opts[0]} {text!r}: expected NAME=FILE")
         files[name] = Path(path)
     return files
+
+
+def parse_precisions(ctx: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
+    """f32,tf32 → ("f32", "tf32")"""
+    parts = [part.strip() for part in text.split(",")]
+    unknown = [part for part in parts if part not in PRECISIONS]
+    if unknown:
+        raise InputError(f"--precision {text!r}: expected some of {', '.join(PRECISIONS)}, such as f32,tf32")
+    return tuple(dict.fromkeys(parts))
 
 
 def parse_counts(ctx: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
@@ -126,6 +136,13 @@ ACCURACY = click.option(
     show_default=True,
     metavar="BOUND",
     help="Largest error of an algorithm that a plan may choose, over its largest output.",
+)
+PRECISION = click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="f32",
+    show_default=True,
+    help="What a GPU's tensor cores may round factors of products to; sums stay in f32.",
 )
 MEASURE = click.option(
     "--measure", is_flag=True, help="Measure the plan's choices, once, instead of predicting."

@@ -11,11 +11,11 @@ from rich.table import Table
 from ..compiler.target import get_target, host_threads
 from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.assign_layouts import memory_of_plans
-from ..graph_passes.plan_layout import MODES, PlanOptions
+from ..graph_passes.plan_layout import MODES
 from ..graph_passes.predict_gpu import predicted_cost
-from ..pipeline import optimise, price
+from ..pipeline import optimise, plan_options, price
 from .files import check_writable, megabytes, write_file
-from .options import ACCURACY, MEASURE, MEMORY_LIMIT, RECORDS, THREADS, model_options
+from .options import ACCURACY, MEASURE, MEMORY_LIMIT, PRECISION, RECORDS, THREADS, model_options
 from .plan_page import page
 from .plan_report import SUMMARY_TITLES, Item, Report, microseconds, report, summary
 from .progress import show_progress
@@ -32,11 +32,14 @@ WIDTH = 170
 @THREADS
 @click.option("--plan", type=click.Choice(MODES), default="global", show_default=True, help="Which to show.")
 @ACCURACY
+@PRECISION
 @MEMORY_LIMIT
 @MEASURE
 @RECORDS
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Draw the plan as a page.")
-def command(model, target, shapes, dims, threads, plan, accuracy, memory_limit, measure, records, html):
+def command(
+    model, target, shapes, dims, threads, plan, accuracy, precision, memory_limit, measure, records, html
+):
     """Show the chosen algorithm and layouts of every operator of MODEL, its predicted and measured time.
 
     Costs are from the records, where they know this machine; from measuring, with --measure, which adds to
@@ -50,7 +53,7 @@ def command(model, target, shapes, dims, threads, plan, accuracy, memory_limit, 
     source = find_source(model, dims, only_model=True)
     graph = import_onnx(source.model, shapes=shapes, dims=dims)
     graph = optimise(graph, machine, workers, stop_after="fuse")
-    options = PlanOptions(plan, accuracy, memory_limit)
+    options = plan_options(machine, plan, accuracy, memory_limit, precision)
     known = {"measure": measure, "records": records}
     with show_progress() as progress:
         cost = price(graph, machine, workers, options, **known, progress=progress)

@@ -168,7 +168,8 @@ class _Items:
         self.found.append(item)
 
     def _alternatives(self, node: Node) -> list[Decision]:
-        return alternatives(self.graph, node, self.block, self.options.accuracy, self.predicted.kind)
+        allowed = self.options.accuracy, self.predicted.kind, self.options.precision
+        return alternatives(self.graph, node, self.block, *allowed)
 
     @property
     def block(self) -> int:

@@ -19,7 +19,16 @@ from ..op_tuner.tuner import STRATEGIES
 from ..tuning import Tuning, simulates, tune
 from .files import check_writable, write_file
 from .machine import measure_limits
-from .options import ACCURACY, MEMORY_LIMIT, RECORDS, SEED, THREADS, model_options, parse_duration
+from .options import (
+    ACCURACY,
+    MEMORY_LIMIT,
+    PRECISION,
+    RECORDS,
+    SEED,
+    THREADS,
+    model_options,
+    parse_duration,
+)
 from .progress import show_progress
 from .report import console_of
 from .source import find_source
@@ -58,6 +67,7 @@ INTERRUPTED = 130  # exit code
     "--plan", type=click.Choice(MODES), default="global", show_default=True, help="As of `burnish compile`."
 )
 @ACCURACY
+@PRECISION
 @MEMORY_LIMIT
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Draw what happened as a page.")
 @click.option(
@@ -77,6 +87,7 @@ def command(
     dims,
     plan,
     accuracy,
+    precision,
     memory_limit,
     html,
     workers,
@@ -96,7 +107,7 @@ def command(
         check_writable(html)
     source = find_source(model, dims, only_model=True)
     search = {"trials": trials, "budget": budget, "strategy": strategy, "objective": objective, "seed": seed}
-    planning = {"plan": plan, "accuracy": accuracy, "memory_limit": memory_limit}
+    planning = {"plan": plan, "accuracy": accuracy, "precision": precision, "memory_limit": memory_limit}
     sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads, "workers": workers}
     if budget is not None:
         text = f"takes {budget:.0f} s; what it will gain is said when the default configs have been measured"

@@ -18,7 +18,7 @@ from ..frontends.onnx.importer import import_onnx
 from ..models import zoo
 from ..pipeline import Module, load
 from .compare import Check, compare, same_bits
-from .options import SEED, compile_options, parse_counts
+from .options import PRECISION, SEED, compile_options, parse_counts
 from .peers import Network, OnnxRuntime
 from .source import Source, find_source, open_module, random_feeds
 
@@ -37,15 +37,31 @@ Oracle = Callable[[onnx.ModelProto, Arrays], Arrays]
 @click.option("--layerwise", is_flag=True, help="Also compare every intermediate value that both have.")
 @click.option("--threads", default="1,2", show_default=True, callback=parse_counts, metavar="N,…")
 @click.option("--random-weights", is_flag=True, help="First replace weights by seeded random ones.")
+@PRECISION
 @compile_options
 @SEED
-def command(source, model, against, layerwise, threads, random_weights, shapes, dims, target, cache, seed):
+def command(
+    *,
+    source,
+    model,
+    against,
+    layerwise,
+    threads,
+    random_weights,
+    precision,
+    shapes,
+    dims,
+    target,
+    cache,
+    seed,
+):
     """Compare the outputs of a module (.so) or a model with those of another implementation.
 
     Also runs with each number of threads, and saves, loads and runs again, which must give the same bits.
     Code for another machine (--target) runs under an emulator: `burnish settings` says which.
     Exit code 1 if any value is off by more than 1e-4 of its tensor's largest; by more than 1e-9 in f64,
     1e-2 in f16 and 5e-2 in bf16, which others round after every operator; at all in integers and bools.
+    With a --precision, which a module may have been compiled with, by more than 2e-2 (tf32) or 5e-2.
     """
     found = find_source(source, dims)
     if found.is_module:
@@ -53,7 +69,7 @@ def command(source, model, against, layerwise, threads, random_weights, shapes, 
         if layerwise:
             raise InputError("--layerwise compiles the model again: give the model instead of a module")
         module = load(found.path or "", verify_digest=True)
-        checks = _check_module(found, module, origin, against, shapes, dims, threads, seed)
+        checks = _check_module(found, module, origin, against, shapes, dims, threads, precision, seed)
     else:
         if model:
             raise InputError("--model goes with a module; a model is compared with itself")
@@ -62,7 +78,7 @@ def command(source, model, against, layerwise, threads, random_weights, shapes, 
             proto = zoo.random_weights(proto, seed)
         oracle = choose_oracle(against, shapes, dims)
         held = Source(found.name, proto=proto)
-        options = {"target": target, "cache": cache}
+        options = {"target": target, "cache": cache, "precision": precision}
         checks = _check_model(held, oracle, shapes, dims, threads, seed, layerwise, options)
     wrong = [check for check in checks if not check.ok]
     if wrong:
@@ -79,6 +95,7 @@ def _check_module(
     shapes: Mapping[str, tuple[int, ...]],
     dims: Mapping[str, int],
     threads: Sequence[int],
+    precision: str,
     seed: int,
 ) -> list[Check]:
     """A module from a file: its digest is right already."""
@@ -88,7 +105,7 @@ def _check_module(
         expected: Arrays = module.run(feeds, threads[0])
     else:
         expected = choose_oracle(against, shapes, dims)(origin.read(), feeds)
-    return check_threads(module, feeds, expected, threads)
+    return check_threads(module, feeds, expected, threads, precision)
 
 
 def _check_model(
@@ -118,12 +135,13 @@ def _check_model(
         expected = oracle(proto, feeds)
         layers = open_module(Source(source.name, proto=proto), shapes, dims, max(threads), **options)
         results = layers.run(feeds, threads[0])
-        checks = worst_of_nodes([compare(v, nodes[v], results[v], expected[v]) for v in watched])
+        found = (compare(v, nodes[v], results[v], expected[v], options["precision"]) for v in watched)
+        checks = worst_of_nodes(list(found))
         _show(checks)
     else:
         expected = oracle(proto, feeds)
     expected = {name: expected[name] for name in names}
-    checks += check_threads(module, feeds, expected, threads)
+    checks += check_threads(module, feeds, expected, threads, options["precision"])
     if module.foreign:
         how = "run under an emulator; " if module.emulated else ""
         click.echo(f"{how}not loaded from a file, which only the target can")
@@ -131,13 +149,15 @@ def _check_model(
     return [*checks, check_saved(module, feeds, threads[0])]
 
 
-def check_threads(module: Module, feeds: Arrays, expected: Arrays, threads: Sequence[int]) -> list[Check]:
+def check_threads(
+    module: Module, feeds: Arrays, expected: Arrays, threads: Sequence[int], precision: str
+) -> list[Check]:
     checks = []
     results = []
     for count in threads:
         results.append(module.run(feeds, count))
         label = f"{count} thread{'s' * (count > 1)}"
-        found = [compare(name, label, results[-1][name], expected[name]) for name in expected]
+        found = [compare(name, label, results[-1][name], expected[name], precision) for name in expected]
         _show(found)
         checks += found
     if len(results) > 1:

@@ -43,9 +43,17 @@ def layouts_of(rank: int, block: int) -> tuple[Layout, ...]:
 
 
 def alternatives(
-    graph: Graph, node: Node, block: int, accuracy: float = ACCURACY, kind: str = "cpu"
+    graph: Graph,
+    node: Node,
+    block: int,
+    accuracy: float = ACCURACY,
+    kind: str = "cpu",
+    precision: str = "f32",
 ) -> list[Decision]:
-    """At least one; the first is always right. `kind` is the target's."""
+    """At least one; the first is always right. `kind` is the target's.
+
+    Algorithms of another precision than f32 are among them if it is the one given; `accuracy` bounds others.
+    """
     if flattens(graph, node, block):
         rank = graph.types[node.reads[0]].rank
         return [Decision(), *(Decision(lay, None) for lay in layouts_of(rank, block))]
@@ -57,7 +65,9 @@ def alternatives(
     data = anchor.inputs[0] or ""
     may_read = data in node.reads and may_move(graph, data, block)
     for algorithm in ALGORITHMS.values():
-        if algorithm.kind != kind or algorithm.error > accuracy or not algorithm.fits(op, block):
+        asked = algorithm.precision == precision != "f32"
+        allowed = asked or (algorithm.precision == "f32" and algorithm.error <= accuracy)
+        if algorithm.kind != kind or not allowed or not algorithm.fits(op, block):
             continue
         if all(_may_pack(graph, op, op.graph.inputs[n]) for n in algorithm.weights(op, block)):
             pairs = algorithm.layouts(op, block)

@@ -101,6 +101,8 @@ class _Kernel:
                 case Store():
                     self._count(st.value, known, times)
                     self._move(Load(st.buffer, st.index, self.buffers[st.buffer].dtype), known, times)
+                case L.Intrinsic():
+                    self._intrinsic(st, known, times)
                 case L.Barrier():
                     self.work.operations += times * MEETING
 
@@ -121,6 +123,14 @@ class _Kernel:
             times *= extent
         if extent:
             self._walk(st.body, {**known, st.var: begin}, times)
+
+    def _intrinsic(self, st: L.Intrinsic, known: Mapping[str, np.ndarray], times: float) -> None:
+        """A multiply-add for each store of its meaning, by tensor cores where there are any."""
+        if not (st.name.startswith("mma_") and self.gpu.tensor):
+            self._walk(st.body, known, times)
+            return
+        values = max(4 // x.dtype.bytes for x in st.operands)  # in a word
+        self.work.operations += times * _stores(st.body) / (self.gpu.tensor * values)
 
     # --- expressions ----------------------------------------------------------------------------------------
 
@@ -151,6 +161,11 @@ class _Kernel:
         self.touched.add(buffer.name)
         sectors = np.unique(places * buffer.dtype.bytes // SECTOR).size
         self.work.bytes += times * sectors * SECTOR / min(self.gpu.warp, self.threads)
+
+
+def _stores(body: Body) -> int:
+    """Of an intrinsic's meaning, whose loops have constant lengths."""
+    return sum((st.extent or 0) * _stores(st.body) if isinstance(st, For) else 1 for st in body)
 
 
 def _value(e: Expr, known: Mapping[str, np.ndarray]) -> np.ndarray:

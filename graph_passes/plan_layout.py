@@ -33,6 +33,7 @@ from .pbqp_ilp import solve_ilp
 SEARCH_NODES = 2000  # networks reduce without search; this bounds the time of one that does not
 BOUNDS = 64  # on weights, under a memory limit
 MODES = ("global", "local", "fixed")
+PRECISIONS = ("f32", "tf32", "f16", "bf16")
 
 
 class Cost(Protocol):
@@ -54,6 +55,7 @@ class PlanOptions:
     mode      "global": algorithms and layouts for the whole network at once; "local": each operator's fastest
               alone; "fixed": one layout where it fits
     accuracy  the largest error of an algorithm, over its largest output
+    precision what factors of products may be rounded to, where tensor cores multiply them; sums stay in f32
     memory_limit  bytes that the module may take: weights as kernels read them, arena and scratch memory of
               all threads; inputs and outputs are the user's, and code is not counted
     """
@@ -61,12 +63,15 @@ class PlanOptions:
     mode: str = "global"
     accuracy: float = ACCURACY
     memory_limit: int | None = None
+    precision: str = "f32"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise InputError(f"plan {self.mode!r}: expected one of {', '.join(MODES)}")
         if not self.accuracy >= 0:
             raise InputError(f"accuracy {self.accuracy!r}: expected an error from 0 on, such as 1e-5")
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision {self.precision!r}: expected one of {', '.join(PRECISIONS)}")
         if self.memory_limit is not None and self.mode != "global":
             raise InputError(f"a memory limit needs the global plan, found {self.mode!r}")
         if self.memory_limit is not None and not self.memory_limit > 0:
@@ -113,7 +118,7 @@ def plan_layout(
     `memory` says how many bytes a module of a plan takes; a memory limit needs it. InfeasibleError where no
     plan stays within the limit.
     """
-    return plan_by(Planner(graph, block, cost, options.accuracy), options, memory)
+    return plan_by(Planner(graph, block, cost, options.accuracy, options.precision), options, memory)
 
 
 def plan_by(
@@ -184,8 +189,8 @@ def _used(weights: Mapping[str, np.ndarray], solution: Solution) -> float:
 class Planner:
     """One planning problem; a choice is the position of an alternative for each node."""
 
-    def __init__(self, graph: Graph, block: int, cost: Cost, accuracy: float):
-        every = (alternatives(graph, node, block, accuracy, cost.kind) for node in graph.nodes)
+    def __init__(self, graph: Graph, block: int, cost: Cost, accuracy: float, precision: str = "f32"):
+        every = (alternatives(graph, node, block, accuracy, cost.kind, precision) for node in graph.nodes)
         self._open(graph, block, cost, list(every))
 
     def by(self, cost: Cost) -> Planner:

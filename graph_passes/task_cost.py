@@ -126,7 +126,7 @@ def plan_choices(graph: Graph, predicted: PredictedCost, options: PlanOptions, c
         (node.outputs, decision): (node, predicted.node(graph, node, decision))
         for n, node in enumerate(graph.nodes)
         if decides(node) or n not in views
-        for decision in alternatives(graph, node, block, options.accuracy, predicted.kind)
+        for decision in alternatives(graph, node, block, options.accuracy, predicted.kind, options.precision)
         if decision.writes != KEPT  # the second of a pair costs both
     }
     tasks = {

@@ -165,7 +165,7 @@ def _tolerance(task: KernelTask, type: TensorType) -> float:
         return 0.0
     narrow = {"f16": 2e-2, "bf16": 8e-2}.get(type.dtype.name, 2e-4)
     algorithm = ALGORITHMS.get(task.transformed)
-    return max(narrow, 2e-3) if algorithm is not None and algorithm.error else narrow
+    return max(narrow, 2e-3, 4 * algorithm.error) if algorithm is not None and algorithm.error else narrow
 
 
 def _random(type: TensorType, n: int, bound: int | None, low: float = -1.0) -> np.ndarray:

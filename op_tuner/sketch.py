@@ -18,7 +18,7 @@ import numpy as np
 from ..compiler.ir import affine
 from ..compiler.ir import scalar as s
 from ..compiler.ir.affine import Range
-from ..compiler.ir.loops import Alloc, Body, Buffer, For, If, Prefetch, Program, Store
+from ..compiler.ir.loops import Alloc, Body, Buffer, For, If, Intrinsic, Prefetch, Program, Store
 from ..compiler.ir.scalar import Binary, Const, Expr, Load, Select, Var
 
 BUFFERS, DIMS, NESTS = 5, 8, 3
@@ -97,6 +97,8 @@ class _Reader:
                     self.read(other, node, True)
                 case Alloc(buffer=buffer, body=inner):
                     self.allocated.append(buffer)
+                    self.read(inner, node, guarded)
+                case Intrinsic(body=inner):
                     self.read(inner, node, guarded)
                 case Store():
                     node.stores.append(st)

@@ -108,11 +108,15 @@ class Runner(ABC):
         """Free what the garbage collector would not."""
 
 
+TOLERANCE = {"f32": 1e-4, "tf32": 2e-2, "f16": 5e-2, "bf16": 5e-2}
+"""By precision: the largest difference of a right output, over the largest absolute value."""
+
+
 class Peer(ABC):
     """A way to run a network.
 
-    `precision` is what it computes in; a peer of another precision than f32 is shown, but never the
-    one that the others are compared with; nor is a `subject`, which is what the peers are there for.
+    `precision` is what it computes in. A `subject`, which is what the peers are there for, is compared with
+    those of its precision; where there are none, and for peers, it is those of f32 that count.
     `tolerance` is the largest difference from the reference,
     relative to the largest absolute value of an output, at which its outputs count as right. `tuning` are the
     seconds that were spent on tuning before `prepare`, by network and threads.

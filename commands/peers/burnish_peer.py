@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Arrays, Network, Peer, Runner
+from .base import TOLERANCE, Arrays, Network, Peer, Runner
 
 NOTABLE = 0.1
 
@@ -76,9 +76,11 @@ class Burnish(Peer):
         name: str = "burnish",
         cuda: bool = False,
         tuning: Mapping[tuple[str, int], float] | None = None,
+        precision: str = "f32",
     ):
         self.compile = compile
-        self.name = name
+        self.name = name if precision == "f32" else f"{name}-{precision}"
+        self.precision, self.tolerance = precision, TOLERANCE[precision]
         self.cuda = cuda
         self.tuning = tuning or {}
 

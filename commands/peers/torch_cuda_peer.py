@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from .base import Arrays, Network, Peer, Runner
+from .base import TOLERANCE, Arrays, Network, Peer, Runner
 from .torch_graph import torch_module
 
 WAYS = ("eager", "graph", "compile", "max-autotune")
-TOLERANCE = {"f32": 1e-4, "tf32": 2e-2, "f16": 5e-2}
 WARM, TIMED = 3, 10  # runs of a layout before and while it is timed
 
 Call = Callable[[], Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..ir.loops import Buffer
@@ -22,6 +22,27 @@ def memory_type(dtype: DType) -> str:
 def identifier(name: str) -> str:
     """A C name that is no keyword, type or function of any dialect."""
     return "".join(c if c.isalnum() or c == "_" else "_" for c in name) + "_"
+
+
+@dataclass(frozen=True)
+class InstructionOperand:
+    """Of an intrinsic: all elements of a register buffer; a pointer to the first element meant of another
+    one, and the condition under which it is there; or a value.
+    """
+
+    buffer: Buffer | None = None
+    elements: tuple[str, ...] = ()
+    pointer: str = ""
+    guard: str = "true"
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """The lines of an intrinsic, and the helper functions that they call, by name."""
+
+    lines: tuple[str, ...]
+    helpers: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -61,6 +82,10 @@ class Dialect:
     def store_vector(self, dtype: DType, pointer: str, values: Sequence[str]) -> str:
         """A statement that stores neighbouring elements, aligned as one element is."""
         raise NotImplementedError
+
+    def instruction(self, name: str, operands: Sequence[InstructionOperand]) -> Instruction | None:
+        """What computes an intrinsic; None where its meaning is to be printed."""
+        return None
 
     def vector_type(self, dtype: DType, lanes: int) -> str:
         raise NotImplementedError

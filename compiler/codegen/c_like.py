@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from ...errors import InternalError
 from ..ir import affine, loops
 from ..ir import scalar as s
-from ..ir.loops import Alloc, Barrier, Body, Buffer, For, If, Prefetch, Program, Stmt, Store
+from ..ir.loops import Alloc, Barrier, Body, Buffer, For, If, Intrinsic, Prefetch, Program, Stmt, Store
 from ..ir.scalar import Expr, Load
 from ..ir.types import BOOL
 from ..target import Target
-from .c_dialect import Dialect, identifier, memory_type
+from .c_dialect import Dialect, InstructionOperand, identifier, memory_type
 from .c_scalar import INT, Operand, Scalars, element_name, flat_index
 from .kernel_code import KernelCode, Launch, Step
 
@@ -89,6 +89,8 @@ class _Kernel:
                 self.v.out.emit(self.dialect.barrier)
             case Barrier(scope="order") | Prefetch():
                 pass
+            case Intrinsic():
+                self.intrinsic(st)
             case _:
                 raise InternalError(f"code generation for a GPU: {type(st).__name__} {st}")
 
@@ -128,6 +130,35 @@ class _Kernel:
             v.out.close()
 
         self.scoped(emit)
+
+    def intrinsic(self, st: Intrinsic) -> None:
+        """The instruction, or what it means where the dialect has none."""
+        v = self.v
+
+        def emit() -> None:
+            found = self.dialect.instruction(st.name, [self.operand(x) for x in v.begin(*st.operands)])
+            if found is None:
+                self.body(st.body)
+                return
+            v.helpers |= found.helpers
+            for line in found.lines:
+                v.out.emit(line)
+
+        self.scoped(emit)
+
+    def operand(self, x: Expr) -> InstructionOperand:
+        v = self.v
+        guards: list[str] = []
+        while isinstance(x, s.Select) and x.other == s.const(0, x.dtype):
+            guards.append(v.expr(x.cond).inner)
+            x = x.then
+        if not isinstance(x, Load):
+            return InstructionOperand(value=v.expr(x).text)
+        buffer = v.buffers[x.tensor]
+        if buffer.scope == "register":
+            return InstructionOperand(buffer, tuple(v.place(buffer, index) for index in _elements(buffer)))
+        pointer = f"{identifier(buffer.name)} + {v.offset(buffer, x.index).inner}"
+        return InstructionOperand(buffer, pointer=pointer, guard=" && ".join(guards) or "true")
 
     # --- loops ------------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ..ir.loops import Buffer
 from ..ir.types import DType
-from .c_dialect import Dialect, identifier, memory_type, value_type
+from . import cuda_copies, cuda_mma
+from .c_dialect import Dialect, Instruction, InstructionOperand, identifier, memory_type, value_type
 
 _TYPES = {
     "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",
@@ -67,6 +68,9 @@ class Cuda(Dialect):
 
     def bitcast(self, text: str, source: DType, target: DType) -> str:
         return f"bits<{value_type(target)}>({text})"
+
+    def instruction(self, name: str, operands: Sequence[InstructionOperand]) -> Instruction | None:
+        return cuda_mma.instruction(name, operands) or cuda_copies.instruction(name, operands)
 
     def vector_type(self, dtype: DType, lanes: int) -> str:
         return f"vec<{memory_type(dtype)}, {lanes}>"

@@ -8,6 +8,7 @@
              | barrier SCOPE                  block: the threads of a GPU block; gang: the CPU's workers;
                                               order: no load is kept in a register across it, no other effect
              | prefetch [once] BUFFER[e, …]   a hint, no effect; once: its lines will not stay cached
+             | intrinsic NAME(e, …): Stmt…    one instruction where there is one: its operands, its meaning
 
 Meaning: statements in order; `parallel`, `block` and `thread` iterations may run in any order or at once, and
 between two barriers they touch no element that another one writes; `vector` iterations run in lockstep (all
@@ -37,6 +38,17 @@ LOOP_KINDS = frozenset(
     "serial parallel unroll vector block.x block.y block.z thread.x thread.y thread.z".split()
 )
 GANG_RANGES = {"worker": (0, 1 << 16), "workers": (1, 1 << 16)}
+INTRINSICS = {
+    "mma_tf32": True, "mma_f16": True, "mma_bf16": True, "copy_async": False, "commit_copies": False,
+    "wait_copies": False,
+}  # fmt: skip
+"""By name: whether all threads of a block must come by.
+
+    mma_*(acc, a, b)        acc += a · b, matrices of a warp, by tensor cores
+    copy_async(to, value)   a store that may happen any time until its group of copies is waited for
+    commit_copies()         what the thread has copied since the last one is a group
+    wait_copies(n)          until all groups but the last n are there
+"""
 SCOPES = frozenset({"param", "global", "scratch", "shared", "register"})
 
 
@@ -126,6 +138,17 @@ class Prefetch(Stmt):
 
 
 @dataclass(frozen=True)
+class Intrinsic(Stmt):
+    """`body` is what it means. Code generators that know `name` print an instruction on `operands` instead,
+    which loads name by their first element.
+    """
+
+    name: str
+    operands: tuple[Expr, ...]
+    body: Body
+
+
+@dataclass(frozen=True)
 class Program:
     name: str
     params: tuple[Buffer, ...]
@@ -152,7 +175,7 @@ def walk(body: Body | Stmt) -> Iterator[Stmt]:
     for st in (body,) if isinstance(body, Stmt) else body:
         yield st
         match st:
-            case For(body=inner) | Alloc(body=inner):
+            case For(body=inner) | Alloc(body=inner) | Intrinsic(body=inner):
                 yield from walk(inner)
             case If(then=then, other=other):
                 yield from walk(then)
@@ -186,6 +209,8 @@ def expressions(st: Stmt) -> tuple[Expr, ...]:
             return (*i, v)
         case Prefetch(index=i):
             return i
+        case Intrinsic(operands=found):
+            return found
     return ()
 
 
@@ -204,6 +229,8 @@ def map_expressions(body: Body, fn: Callable[[Expr], Expr]) -> Body:
                 return Alloc(st.buffer, map_expressions(st.body, fn))
             case Prefetch():
                 return replace(st, index=tuple(fn(i) for i in st.index))
+            case Intrinsic():
+                return Intrinsic(st.name, tuple(map(fn, st.operands)), map_expressions(st.body, fn))
         return st
 
     return tuple(one(st) for st in body)
@@ -251,3 +278,6 @@ def _print(body: Body, depth: int, lines: list[str]) -> None:
             case Prefetch():
                 once = "once " if st.once else ""
                 lines.append(f"{pad}prefetch {once}{st.buffer}[{', '.join(map(s.text, st.index))}]")
+            case Intrinsic():
+                lines.append(f"{pad}intrinsic {st.name}({', '.join(map(s.text, st.operands))}):")
+                _print(st.body, depth + 1, lines)

@@ -16,7 +16,21 @@ import numpy as np
 from ...errors import InternalError
 from . import loops_support as support
 from .affine import bounds
-from .loops import GANG_RANGES, Alloc, Barrier, Body, Buffer, For, If, Prefetch, Program, Stmt, Store, walk
+from .loops import (
+    GANG_RANGES,
+    Alloc,
+    Barrier,
+    Body,
+    Buffer,
+    For,
+    If,
+    Intrinsic,
+    Prefetch,
+    Program,
+    Stmt,
+    Store,
+    walk,
+)
 from .loops_support import Memory
 from .loops_writer import Lanes, Slot, Writer
 from .scalar import Const
@@ -162,6 +176,8 @@ class _Statements(Writer):
                 self.allocate(st)
             case Barrier():
                 self.barrier(st)
+            case Intrinsic():
+                self.body(st.body)
             case Prefetch():
                 pass
             case _:

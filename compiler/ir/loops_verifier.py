@@ -10,6 +10,7 @@ from . import scalar as s
 from .affine import Range, bounds, decide, linear
 from .loops import (
     GANG_RANGES,
+    INTRINSICS,
     LOOP_KINDS,
     Alloc,
     Barrier,
@@ -17,6 +18,7 @@ from .loops import (
     Buffer,
     For,
     If,
+    Intrinsic,
     Prefetch,
     Program,
     Stmt,
@@ -39,6 +41,8 @@ class _Scope:
     ranges: dict[str, Range] | None = None
     exact: bool = True  # every point of `ranges` is reached
     dead: bool = False
+    varying: frozenset[str] = frozenset()  # variables that differ between the threads of a block
+    divergent: bool = False  # not all of them come by
 
     def kinds(self) -> list[str]:
         return [loop.kind for loop in self.loops]
@@ -107,7 +111,7 @@ class _Checker:
             try:
                 self.statement(st, scope)
             except InternalError as error:
-                if " | " in str(error) or isinstance(st, For | If | Alloc):
+                if " | " in str(error) or isinstance(st, For | If | Alloc | Intrinsic):
                     raise
                 line = print_program(Program("", (), (st,))).splitlines()[-1].strip()
                 raise InternalError(f"{error} | in: {line}") from None
@@ -122,6 +126,8 @@ class _Checker:
             case If():
                 if st.cond.dtype is not BOOL:
                     raise InternalError(f"a condition is {st.cond.dtype}, expected bool")
+                if s.loads(st.cond) or s.variables(st.cond) & scope.varying:
+                    scope = replace(scope, divergent=True)
                 self.body(st.then, _narrowed(scope, st.cond, True))
                 self.body(st.other, _narrowed(scope, st.cond, False))
             case Store():
@@ -134,6 +140,12 @@ class _Checker:
                 self.allocation(st, scope)
             case Barrier():
                 self.barrier(st, scope)
+            case Intrinsic():
+                if st.name not in INTRINSICS:
+                    raise InternalError(f"unknown intrinsic {st.name!r}")
+                if INTRINSICS[st.name] and scope.divergent:
+                    raise InternalError(f"intrinsic {st.name} where not all threads come by")
+                self.body(st.body, scope)
             case _:
                 raise InternalError(f"not a statement: {st!r}")
 
@@ -171,7 +183,7 @@ class _Checker:
             return
         exact = scope.exact and st.extent is not None
         inner = replace(scope, loops=(*scope.loops, st), ranges={**ranges, st.var: (low, high)}, exact=exact)
-        self.body(st.body, inner)
+        self.body(st.body, _with_variation(inner, st))
 
     def allocation(self, st: Alloc, scope: _Scope) -> None:
         b, kinds = st.buffer, scope.kinds()
@@ -210,6 +222,17 @@ class _Checker:
                 raise InternalError(
                     f"a barrier inside of loop {loop.var}, whose length differs between threads"
                 )
+
+
+def _with_variation(scope: _Scope, loop: For) -> _Scope:
+    """What the loop's variable and length are to the threads of a block."""
+    own = loop.kind.startswith("thread.")
+    first, end = (bool(s.loads(e) or s.variables(e) & scope.varying) for e in (loop.begin, loop.end))
+    if not (own or first or end):
+        return scope
+    length = linear(s.binary("sub", loop.end, loop.begin))
+    once = own or (length.is_const and length.offset == 1)
+    return replace(scope, varying=scope.varying | {loop.var}, divergent=scope.divergent or not once)
 
 
 def _has_loop(body: Body, prefix: str) -> bool:

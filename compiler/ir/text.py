@@ -20,7 +20,7 @@ from ...errors import InternalError
 from . import scalar as s
 from .expr import REDUCERS, Axis, Reduce, Stage, TensorExpr
 from .graph import Graph, Node
-from .loops import Alloc, Barrier, Body, Buffer, For, If, Prefetch, Program, Stmt, Store
+from .loops import Alloc, Barrier, Body, Buffer, For, If, Intrinsic, Prefetch, Program, Stmt, Store
 from .scalar import Binary, Call, Cast, Const, Expr, Load, Select, Var
 from .types import BOOL, DTYPES, F32, I64, DType, Layout, TensorType
 
@@ -286,6 +286,12 @@ class _ProgramReader:
             scope = c.name()
             c.end()
             return Barrier(scope)
+        if c.take(r"intrinsic\b(?!\s*\[)"):
+            name = c.name()
+            c.symbol("(")
+            operands = c.items(")", lambda: _scalar(c))
+            self.opens(c)
+            return Intrinsic(name, operands, self.body(depth))
         prefetch = c.take(r"prefetch\b(?!\s*\[)")
         once = bool(prefetch and c.take(r"once\b(?!\s*\[)"))
         buffer_name = c.expect(_NAME, "a statement")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..ir import affine
 from ..ir import loops as L
 from ..ir.affine import Range
-from ..ir.loops import Alloc, Body, For, If, Prefetch, Stmt, Store
+from ..ir.loops import Alloc, Body, For, If, Intrinsic, Prefetch, Stmt, Store
 from ..ir.scalar import Const, Expr
 
 
@@ -52,4 +52,6 @@ class Simplifier:
                 return (Store(st.buffer, parts[:-1], parts[-1]),)
             case Prefetch():
                 return (replace(st, index=parts),)
+            case Intrinsic():
+                return (Intrinsic(st.name, parts, self.body(st.body, ranges)),)
         return (st,)

@@ -11,7 +11,7 @@ from ...errors import InternalError
 from ..kernel_task import KernelTask
 from . import direct, fourier, kn2row, map, naive, patches, recurrence, rows, strips, winograd
 from .algorithm import Algorithm
-from .gpu import bind, blocks, cells, grid, tiles, window
+from .gpu import bind, blocks, cells, grid, tensor_cores, tiles, window
 from .gpu import winograd as gpu_winograd
 
 TEMPLATES: dict[str, ModuleType] = {
@@ -30,6 +30,7 @@ TEMPLATES: dict[str, ModuleType] = {
 
 GPU_TEMPLATES: dict[str, ModuleType] = {
     "gpu_winograd": gpu_winograd,
+    "tensor_cores": tensor_cores,
     "cells": cells,
     "tiles": tiles,
     "window": window,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from burnish.commands import bench as engine
+from burnish.commands import bench_report
 from burnish.commands.bench import bench, relative_error, settle
 from burnish.commands.peers import OnnxRuntime, Peer, Runner
 from burnish.errors import InputError, ToolError
@@ -86,6 +87,30 @@ def test_speed_is_against_the_fastest_right_f32_peer():
     assert found["fast"].speed.middle == 1.0
     assert found["faster-bf16"].speed.middle == pytest.approx(4.0)
     assert len(found["burnish"].seconds) == 5
+
+
+def test_a_subject_is_compared_with_peers_of_its_precision():
+    result = compare(
+        FakePeer("burnish", 1.0, subject=True),
+        FakePeer("burnish-tf32", 0.5, subject=True, precision="tf32"),
+        FakePeer("burnish-f16", 0.25, subject=True, precision="f16"),
+        FakePeer("peer", 2.0),
+        FakePeer("slow-tf32", 1.5, precision="tf32"),
+        FakePeer("peer-tf32", 1.0, precision="tf32"),
+    )
+    found = rows(result)
+    assert {name: round(row.speed.middle, 6) for name, row in found.items()} == {
+        "burnish": 2.0,
+        "burnish-tf32": 2.0,
+        "burnish-f16": 8.0,  # there is no peer in f16
+        "peer": 1.0,
+        "slow-tf32": pytest.approx(2 / 1.5, abs=1e-6),
+        "peer-tf32": 2.0,
+    }
+    assert [found[f"burnish{kind}"].rivals for kind in ("", "-tf32", "-f16")] == ["f32", "tf32", "f32"]
+    said = bench_report.report(result).to_text()
+    assert "burnish is faster than every f32 peer: relu" in said
+    assert "burnish-tf32 is faster than every tf32 peer: relu" in said
 
 
 def test_ratios_are_paired_within_rounds():

@@ -28,6 +28,18 @@ def test_accuracy_that_is_none(error, bound):
     assert "--accuracy" in error("plan", "resnet18", "--accuracy", bound, code=2)
 
 
+def test_precision_is_a_question_of_the_target(burnish, error):
+    graph = ("plan", "dqn", "--target", "cuda-sm80")
+    assert "tensor_tf32" not in burnish(*graph).output
+    assert "tensor_tf32" in burnish(*graph, "--precision", "tf32").output
+    for command in ("plan", "tune", "bench"):
+        said = error(command, "dqn", *TARGET[:2], "--precision", "tf32")
+        assert "precision tf32: target x86-64-v3 has no tensor cores; expected f32" in said
+    assert "expected some of f32, tf32, f16, bf16" in error("bench", "dqn", "--precision", "f32,f8")
+    with pytest.raises(InputError, match="precision 'f8': expected one of f32"):
+        PlanOptions(precision="f8")
+
+
 def test_options_are_checked():
     with pytest.raises(InputError, match="expected an error from 0 on"):
         PlanOptions(accuracy=float("nan"))

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+static const double INF_ = INFINITY, NAN_ = NAN;
 #undef INFINITY
 #undef NAN
 #define __global__
@@ -70,6 +71,81 @@ static void wait_for_block() {
   swapcontext(&fibers[current].context, &home);
 }
 
+// Products by tensor cores: each thread of a warp gives its fragments and takes what its sums need of the others'.
+struct Fragments {
+  std::uint32_t a[4], b[2];
+};
+static Fragments given[1024];
+
+static double half(unsigned bits) {
+  int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  double value = exponent == 31 ? (fraction ? NAN_ : INF_)
+                                : std::ldexp(fraction + 1024 * (exponent > 0), (exponent ? exponent : 1) - 25);
+  return bits >> 15 ? -value : value;
+}
+
+static double bits32(std::uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+struct tf32 {
+  static double product(std::uint32_t a, std::uint32_t b) { return bits32(a & ~0x1fffu) * bits32(b & ~0x1fffu); }
+};
+struct f16 {
+  static double product(std::uint32_t a, std::uint32_t b) {
+    return half(a & 0xffff) * half(b & 0xffff) + half(a >> 16) * half(b >> 16);
+  }
+};
+struct bf16 {
+  static double product(std::uint32_t a, std::uint32_t b) {
+    return bits32(a << 16) * bits32(b << 16) + bits32(a & 0xffff0000) * bits32(b & 0xffff0000);
+  }
+};
+
+template <class Values>
+void multiply(float *c[4], const Fragments &own) {
+  given[current] = own;
+  wait_for_block();
+  const Fragments *warp = given + current / 32 * 32;
+  unsigned lane = current % 32;
+  for (unsigned n = 0; n < 4; n++) {
+    unsigned row = lane / 4 + 8 * (n / 2), column = lane % 4 * 2 + n % 2;
+    double sum = *c[n];
+    for (unsigned k = 0; k < 8; k++)
+      sum += Values::product(warp[row % 8 * 4 + k % 4].a[row / 8 + 2 * (k / 4)], warp[column * 4 + k % 4].b[k / 4]);
+    *c[n] = float(sum);
+  }
+  wait_for_block();
+}
+
+struct Copy {
+  void *to;
+  std::vector<char> bytes;
+};
+static std::vector<std::vector<Copy>> groups[1024];  // of each thread; the last one is open
+
+static void copy(void *to, const void *from, bool there, std::size_t size) {
+  const char *begin = static_cast<const char *>(from);
+  auto &own = groups[current];
+  if (own.empty()) own.emplace_back();
+  own.back().push_back({to, there ? std::vector<char>(begin, begin + size) : std::vector<char>(size)});
+}
+
+static void commit() {
+  auto &own = groups[current];
+  own.resize(own.size() + (own.empty() ? 2 : 1));
+}
+
+static void wait(std::size_t but) {
+  auto &own = groups[current];
+  while (own.size() > but + 1) {
+    for (const Copy &one : own.front()) std::memcpy(one.to, one.bytes.data(), one.bytes.size());
+    own.erase(own.begin());
+  }
+}
+
 static void run_fiber() {
   running->call(arguments);
   fibers[current].state = DONE;
@@ -90,6 +166,7 @@ static bool run_block(const unsigned block[3]) {
     fiber.context.uc_stack.ss_size = STACK;
     fiber.context.uc_link = &home;
     fiber.state = READY;
+    groups[n].clear();
     makecontext(&fiber.context, run_fiber, 0);
   }
   for (std::size_t done = 0; done < count;) {
@@ -121,3 +198,20 @@ static bool run(const Entry &kernel, const unsigned grid[3], const unsigned bloc
 }
 
 }  // namespace emulator
+
+#define MULTIPLY(kind) \
+  static void mma_##kind(float &c0, float &c1, float &c2, float &c3, unsigned a0, unsigned a1, unsigned a2, \
+                         unsigned a3, unsigned b0, unsigned b1) { \
+    float *c[] = {&c0, &c1, &c2, &c3}; \
+    emulator::multiply<emulator::kind>(c, {{a0, a1, a2, a3}, {b0, b1}}); \
+  }
+MULTIPLY(tf32)
+MULTIPLY(f16)
+MULTIPLY(bf16)
+
+// Copies happen as late as they may: when their group is waited for.
+static void copy_async_4(void *to, const void *from, bool there) { emulator::copy(to, from, there, 4); }
+static void copy_async_8(void *to, const void *from, bool there) { emulator::copy(to, from, there, 8); }
+static void commit_copies() { emulator::commit(); }
+static void wait_copies_0() { emulator::wait(0); }
+static void wait_copies_1() { emulator::wait(1); }

@@ -15,8 +15,14 @@ from pathlib import Path
 HERE = Path(__file__).parent
 KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), \d+\) (\w+)\(')
 
+ASSEMBLY = re.compile(
+    r"^static __device__ __forceinline__ void \w+\([^{]*\{\n  asm .*?\n}\n", re.DOTALL | re.MULTILINE
+)
+"""Functions that are instructions of a GPU: emulated_cuda.h has others of these names."""
+
 
 def host_source(source: str) -> str:
+    source = ASSEMBLY.sub("", source)
     parts = KERNEL.split(source)[1:]
     table = "".join(
         f'    entry("{name}", {name}, {threads}, {str("__syncthreads" in body).lower()}),\n'

@@ -39,7 +39,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("target", ["opencl", "mali-t860"])
+@pytest.mark.parametrize("target", ["opencl", "mali-t860", "cuda-sm80"])
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.op.name)
 def test_the_loops_mean_the_product(case, target):
     check_meaning(case, TARGETS[target], "tiles")
@@ -61,7 +61,7 @@ def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
 
 
 @pytest.mark.parametrize("size", [(8, 64, 4096), (512, 512, 512), (2, 3, 100000), (4096, 4096, 16)])
-@pytest.mark.parametrize("target", ["opencl", "mali-t860", "mali-g76", "amd-rdna3"])
+@pytest.mark.parametrize("target", ["opencl", "mali-t860", "mali-g76", "amd-rdna3", "cuda-sm90"])
 def test_the_default_stays_within_the_targets_limits(size, target):
     m, n, k = size
     graph = build_graph(Case(MatMul(), (f"f32[{m},{k}]", f"f32[{k},{n}]")))
@@ -71,7 +71,7 @@ def test_the_default_stays_within_the_targets_limits(size, target):
     elements = p.tile.elements[0] * p.tile.elements[1]
     assert p.tile.threads[0] * p.tile.threads[1] <= gpu.block_threads
     assert elements + sum(p.tile.elements) < gpu.registers
-    assert not p.shared or (rows + columns) * p.depth * 4 <= gpu.shared
+    assert not p.shared or p.stages * (rows + columns) * p.depth * 4 <= gpu.shared
     assert -(-m // rows) * -(-n // columns) * p.parts >= min(gpu.units, m * n * k // 2**14) / 2
 
 

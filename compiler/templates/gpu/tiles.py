@@ -6,6 +6,9 @@
             for kk < BK: acc[TM, TN] += As[kk, i] · Bs[kk, j]   each thread, in registers, then a barrier
         y[i, j] = f(acc)
 
+Where a GPU copies to shared memory beside its arithmetic, the factors of the next steps are on their way
+while one is multiplied, each step's in a place of its own; then one barrier a step is enough.
+
 Neighbouring threads take neighbouring columns, `lane` at a time; a thread's rows lie side by side. Where
 shared memory is no faster than other memory, threads read the factors where they are. Where there are too few
 blocks for the GPU, several of them split the sum, and a second kernel adds up what they give.
@@ -18,31 +21,18 @@ from dataclasses import dataclass, replace
 
 from ...ir import scalar as s
 from ...ir.expr import Axis, Reduce, Stage
-from ...ir.loops import Alloc, Barrier, Body, Buffer, If, Program, Stmt, Store, loop
+from ...ir.loops import Alloc, Barrier, Body, Buffer, Program, Stmt, Store, loop
 from ...ir.scalar import Expr, Load, Var
 from ...kernel_task import Config, KernelTask
 from ...target import Gpu
-from .common import let, over
 from .grid import element, kernel, program
-from .product import (
-    Axes,
-    Product,
-    along_sums,
-    digits,
-    expression,
-    guarded,
-    main_product,
-    product_of,
-    size,
-    within,
-)
+from .product import Axes, Product, digits, expression, guarded, main_product, product_of, size, within
+from .staging import COLUMN, COMMIT, ROW, Blocks, SharedFactor, is_copy, wait_for_copies
 
 Epilogue = Callable[[Expr], Body]
 """What is done with an element of the sum, where the variables of its axes are known."""
 
-ROW, COLUMN, BATCH = "block_y", "block_x", "block_z"
 THREADS = 256
-MOST_AHEAD = 8  # elements that a thread moves to shared memory at once, each in a register on its way
 SHORTEST_PART = 32  # terms of a sum that is split
 MOVED = 8.0  # multiply-adds that a unit could do while an element comes from the last cache
 WARPS = 8  # that keep a unit busy
@@ -71,6 +61,7 @@ class Params:
     depth: int  # terms of the sum that are in shared memory at once
     lane: int  # neighbouring columns of a thread
     parts: int  # that the sum is split into
+    stages: int = 1  # steps whose factors are in shared memory at once
 
 
 def matches(task: KernelTask) -> bool:
@@ -96,7 +87,12 @@ def asked(p: Product, gpu: Gpu, cfg: Config, parts: Sequence[int]) -> Params:
     depth = cfg.choose("depth", depths, max(d for d in depths if d <= 16))
     lanes = [n for n in (1, 2, 4) if tile.elements[1] % n == 0]
     lane = cfg.choose("lane", lanes, lanes[-1] if shared else 1)
-    return Params(tile, shared, depth, lane, cfg.choose("parts", parts, best_parts(p, tile, gpu, parts)))
+    part = cfg.choose("parts", parts, best_parts(p, tile, gpu, parts))
+    stages = 1
+    if gpu.asynchronous and shared and all(is_copy(factor) for factor in (p.left, p.right)):
+        options = [n for n in (1, 2, 3) if n == 1 or fits_shared(p, tile, n * depth, gpu)]
+        stages = cfg.choose("stages", options, min(2, options[-1]))
+    return Params(tile, shared, depth, lane, part, stages)
 
 
 def _pair(tile: Tile) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -104,24 +100,27 @@ def _pair(tile: Tile) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
+    return split_sum(task, p.parts, lambda product, epilogue: tiled(product, p, epilogue))
+
+
+def split_sum(task: KernelTask, parts: int, tiled: Callable[[Product, Epilogue], Stmt]) -> Program:
+    """The kernels of a task: its product, as `tiled` computes one, what adds up its parts, and others."""
     product, expr = main_product(task), expression(task)
     assert product is not None and task.target.gpu is not None
     threads = min(THREADS, task.target.gpu.block_threads)
+    acc = product.group[0]
+    between = Buffer(f"{acc.name}_parts", acc.dtype, (parts, *acc.shape), "global")
 
     def kernels(group: list[Stage]) -> list[Stmt]:
         if product_of(group) is None:
             return [kernel(group, expr, threads)]
-        if p.parts == 1:
-            return [tiled(product, p, lambda value: element(product.group, expr, {acc.name: value}))]
+        if parts == 1:
+            return [tiled(product, lambda value: element(product.group, expr, {acc.name: value}))]
         place = (Var("of_parts"), *_own(product))
-        first = tiled(product, p, lambda value: (Store(parts.name, place, value),))
-        return [first, kernel(added_up(product, parts), expr, threads)]
+        first = tiled(product, lambda value: (Store(between.name, place, value),))
+        return [first, kernel(added_up(product, between), expr, threads)]
 
-    acc = product.group[0]
-    parts = Buffer(f"{acc.name}_parts", acc.dtype, (p.parts, *acc.shape), "global")
-    if p.parts == 1:
-        return program(task.name, expr, kernels)
-    return program(task.name, expr, kernels, parts)
+    return program(task.name, expr, kernels, *[between] * (parts > 1))
 
 
 def _own(product: Product) -> tuple[Expr, ...]:
@@ -189,25 +188,8 @@ def predicted_time(p: Product, tile: Tile, gpu: Gpu, parts: int) -> float:
 
 def tiled(p: Product, config: Params, epilogue: Epilogue) -> Stmt:
     """The loops over blocks and threads around one tile."""
-    z, m, n, _ = p.sizes
-    block_rows, block_columns = config.tile.block
     builder = _Builder(p, config)
-    threads = config.tile.threads[0] * config.tile.threads[1]
-    inner: Body = (over("thread_x", threads, "thread.x", *builder.thread(epilogue)),)
-    for buffer in builder.shared_buffers():
-        inner = (Alloc(buffer, inner),)
-    at = s.binary("floordiv", Var(BATCH), config.parts)
-    inner = digits(p.batch, at, inner) if z > 1 else _zeros(p.batch, inner)
-    inner = (let("of_parts", s.binary("mod", Var(BATCH), config.parts), inner),)
-    inner = (over(COLUMN, -(-n // block_columns), "block.x", *inner),)
-    inner = (over(ROW, -(-m // block_rows), "block.y", *inner),)
-    return over(BATCH, z * config.parts, "block.z", *inner)
-
-
-def _zeros(axes: Axes, body: Body) -> Body:
-    for axis in axes:
-        body = (let(axis.name, s.const(0), body),)
-    return body
+    return builder.blocks.around(builder.shared_buffers(), builder.thread(epilogue))
 
 
 class _Builder:
@@ -221,7 +203,7 @@ class _Builder:
         threads = config.tile.threads
         self.thread_row = s.binary("floordiv", Var("thread_x"), threads[1])
         self.thread_column = s.binary("mod", Var("thread_x"), threads[1])
-        self.threads = threads[0] * threads[1]
+        self.blocks = Blocks(product, config.tile.block, threads[0] * threads[1], config.depth, config.parts)
         self.acc = Buffer("tile_c", self.dtype, (self.rows, self.vectors, self.lane), "register")
         self.a = Buffer("tile_a", self.dtype, (self.rows,), "register")
         self.b = Buffer("tile_b", self.dtype, (self.vectors, self.lane), "register")
@@ -230,9 +212,10 @@ class _Builder:
         if not self.c.shared:
             return []
         rows, columns = self.c.tile.block
+        places = (self.c.depth,) if self.c.stages == 1 else (self.c.stages, self.c.depth)
         return [
-            Buffer("shared_a", self.dtype, (self.c.depth, rows), "shared"),
-            Buffer("shared_b", self.dtype, (self.c.depth, columns), "shared"),
+            Buffer("shared_a", self.dtype, (*places, rows), "shared"),
+            Buffer("shared_b", self.dtype, (*places, columns), "shared"),
         ]
 
     def thread(self, epilogue: Epilogue) -> Body:
@@ -264,51 +247,29 @@ class _Builder:
         """Of the thread's element (jo, jl), within the block."""
         return (Var("of_vectors") * self.c.tile.threads[1] + self.thread_column) * self.lane + Var("of_lanes")
 
-    @property
-    def sums_of_part(self) -> int:
-        return -(-self.p.sizes[3] // self.c.parts)
-
     # --- through shared memory ----------------------------------------------------------------------------
 
     def staged_sum(self) -> Body:
-        length = -(-self.sums_of_part // self.c.depth) * self.c.depth
-        stages = (
-            *self.stage(
-                "shared_a", self.p.left, self.p.rows, Var(ROW) * self.c.tile.block[0], self.c.tile.block[0]
-            ),
-            *self.stage(
-                "shared_b",
-                self.p.right,
-                self.p.columns,
-                Var(COLUMN) * self.c.tile.block[1],
-                self.c.tile.block[1],
-            ),
-        )
-        body = (*stages, Barrier(), loop("of_depth", self.c.depth, *self.multiply()), Barrier())
-        return (loop("of_sums", length // self.c.depth, *body),)
+        step = Var("of_sums")
+        multiply = loop("of_depth", self.c.depth, *self.multiply())
+        if self.c.stages == 1:
+            return (loop(step.name, self.blocks.steps, *self.staged(step), Barrier(), multiply, Barrier()),)
+        ahead = self.c.stages - 1
+        first = tuple(st for n in range(ahead) for st in (*self.staged(s.const(n)), COMMIT))
+        body = (wait_for_copies(ahead - 1), Barrier(), *self.staged(step + ahead), COMMIT, multiply)
+        return (*first, loop(step.name, self.blocks.steps, *body))
 
-    def stage(self, buffer: str, factor: Expr, axes: Axes, first: Expr, width: int) -> Body:
-        """The factor's values of this block → shared memory, an element a thread at a time."""
-        depth, sums = self.c.depth, self.p.sums
-        count = -(-depth * width // self.threads)
-        ahead = max(n for n in range(1, MOST_AHEAD + 1) if count % n == 0)
-        number = (Var("of_turns") * ahead + Var("of_items")) * self.threads + Var("thread_x")
-        if along_sums(factor, sums):
-            across, kk = s.binary("floordiv", number, depth), s.binary("mod", number, depth)
-        else:
-            kk, across = s.binary("floordiv", number, width), s.binary("mod", number, width)
-        part = Var("of_parts") * self.sums_of_part
-        k, inside = Var("of_sums") * depth + Var("k_inside"), Var("inside") + first
-        limits = [(k, self.sums_of_part), (part + k, size(sums)), (inside, size(axes))]
-        value = s.select(within(*limits), factor, s.const(0, self.dtype))
-        store: Body = (Store(buffer, (Var("k_inside"), Var("inside")), value),)
-        store = digits(axes, inside, digits(sums, part + k, store))
-        store = (let("inside", across, (let("k_inside", kk, store),)),)
-        total = depth * width
-        if total % self.threads:
-            store = (If(s.lt(number, total), store),)
-        turn = loop("of_items", ahead, *store, kind="unroll")
-        return (loop("of_turns", count // ahead, turn),)
+    def staged(self, step: Expr) -> Body:
+        """The factors of a step → their place in shared memory."""
+
+        def factor(buffer: Buffer) -> SharedFactor:
+            return SharedFactor(buffer, lambda k, at: (*self.slot(step), k, at), later=self.c.stages > 1)
+
+        a, b = self.shared_buffers()
+        return (*self.blocks.stage_rows(factor(a), step), *self.blocks.stage_columns(factor(b), step))
+
+    def slot(self, step: Expr) -> tuple[Expr, ...]:
+        return () if self.c.stages == 1 else (s.binary("mod", step, self.c.stages),)
 
     def multiply(self) -> Body:
         """One term of the sum for all elements of the thread."""
@@ -325,7 +286,8 @@ class _Builder:
         return (left, loop("of_vectors", self.vectors, right, kind="unroll"), self.each(self.add()))
 
     def _load(self, target: str, index: tuple[Expr, ...], source: str, at: Expr) -> Stmt:
-        return Store(target, index, Load(source, (Var("of_depth"), at), self.dtype))
+        place = (*self.slot(Var("of_sums")), Var("of_depth"), at)
+        return Store(target, index, Load(source, place, self.dtype))
 
     def add(self) -> Stmt:
         i, jo, jl = self.place
@@ -336,10 +298,11 @@ class _Builder:
 
     def plain_sum(self) -> Body:
         i, jo, jl = self.place
-        row = Var(ROW) * self.c.tile.block[0] + self.row
-        column = Var(COLUMN) * self.c.tile.block[1] + self.column
-        k = Var("of_parts") * self.sums_of_part + Var("of_sums")
-        whole = [(k, size(self.p.sums))] if self.sums_of_part * self.c.parts > size(self.p.sums) else []
+        row = ROW * self.c.tile.block[0] + self.row
+        column = COLUMN * self.c.tile.block[1] + self.column
+        part = self.blocks.sums_of_part
+        k = Var("of_parts") * part + Var("of_sums")
+        whole = [(k, size(self.p.sums))] if part * self.c.parts > size(self.p.sums) else []
 
         def read(target: str, index: tuple[Expr, ...], factor: Expr, axes: Axes, at: Expr) -> Body:
             value = s.select(within(*whole, (at, size(axes))), factor, s.const(0, self.dtype))
@@ -351,18 +314,14 @@ class _Builder:
             "of_vectors", self.vectors, loop("of_lanes", self.lane, *lanes, kind="unroll"), kind="unroll"
         )
         body = digits(self.p.sums, k, (left, right, self.each(self.add())))
-        return (loop("of_sums", self.sums_of_part, *body),)
+        return (loop("of_sums", part, *body),)
 
     # --- results ------------------------------------------------------------------------------------------
 
     def written(self, epilogue: Epilogue) -> Stmt:
         """The epilogue for every element that exists."""
-        row = Var(ROW) * self.c.tile.block[0] + self.row
-        column = Var(COLUMN) * self.c.tile.block[1] + self.column
         value = Load("tile_c", self.place, self.dtype)
-        body = digits(self.p.rows, row, digits(self.p.columns, column, epilogue(value)))
-        guard = within((row, size(self.p.rows)), (column, size(self.p.columns)))
-        return self.each(If(guard, body))
+        return self.each(self.blocks.element(self.row, self.column, epilogue(value)))
 
 
 def _kind(extent: int) -> str:

@@ -1,0 +1,127 @@
+"""What products by tiles share: the loops over blocks, factors on their way to shared memory, results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...ir import scalar as s
+from ...ir.loops import Alloc, Body, Buffer, If, Intrinsic, Stmt, Store, loop
+from ...ir.scalar import Expr, Load, Select, Var
+from .common import THREAD, let, over
+from .product import Axes, Product, along_sums, digits, size, within
+
+ROW, COLUMN, BATCH = Var("block_y"), Var("block_x"), Var("block_z")
+MOST_AHEAD = 8  # elements that a thread moves to shared memory at once, each in a register on its way
+
+
+@dataclass(frozen=True)
+class SharedFactor:
+    """Where a factor lies in shared memory: `index` of (k, place) within the block's tile.
+
+    `later`: threads do not wait for what they copy there until `wait_for_copies`; `is_copy` holds of it.
+    """
+
+    buffer: Buffer
+    index: Callable[[Expr, Expr], tuple[Expr, ...]]
+    convert: Callable[[Expr], Expr] = lambda e: e
+    later: bool = False
+
+    def store(self, k: Expr, place: Expr, value: Expr) -> Stmt:
+        at, value = self.index(k, place), self.convert(value)
+        store = Store(self.buffer.name, at, value)
+        if not self.later:
+            return store
+        return Intrinsic("copy_async", (Load(self.buffer.name, at, self.buffer.dtype), value), (store,))
+
+
+def is_copy(factor: Expr) -> bool:
+    """Whether elements are zero or what is in memory, in words that GPUs copy on their own."""
+    if isinstance(factor, Select):
+        return factor.other == s.const(0, factor.dtype) and is_copy(factor.then)
+    return isinstance(factor, Load) and factor.dtype.bytes in (4, 8)
+
+
+COMMIT = Intrinsic("commit_copies", (), ())
+"""What was copied since the last one is a group."""
+
+
+def wait_for_copies(but: int) -> Intrinsic:
+    """Until all groups but the last ones are there, of this thread."""
+    return Intrinsic("wait_copies", (s.const(but),), ())
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of threads that each take `tile` rows and columns of a product, `depth` terms of the sum at a
+    time; `parts` of them split the sum.
+    """
+
+    p: Product
+    tile: tuple[int, int]
+    threads: int
+    depth: int
+    parts: int
+
+    @property
+    def sums_of_part(self) -> int:
+        return -(-self.p.sizes[3] // self.parts)
+
+    @property
+    def steps(self) -> int:
+        """Along the sum of a part."""
+        return -(-self.sums_of_part // self.depth)
+
+    def around(self, shared: Sequence[Buffer], thread: Body) -> Stmt:
+        """The loops over blocks and threads."""
+        z, m, n, _ = self.p.sizes
+        inner: Body = (over(THREAD, self.threads, "thread.x", *thread),)
+        for buffer in shared:
+            inner = (Alloc(buffer, inner),)
+        at = s.binary("floordiv", BATCH, self.parts)
+        inner = digits(self.p.batch, at, inner) if z > 1 else _zeros(self.p.batch, inner)
+        inner = (let("of_parts", s.binary("mod", BATCH, self.parts), inner),)
+        inner = (over(COLUMN.name, -(-n // self.tile[1]), "block.x", *inner),)
+        inner = (over(ROW.name, -(-m // self.tile[0]), "block.y", *inner),)
+        return over(BATCH.name, z * self.parts, "block.z", *inner)
+
+    def stage_rows(self, to: SharedFactor, step: Expr) -> Body:
+        """The left factor's values of this block and step → shared memory, an element a thread at a time."""
+        return self._stage(to, step, self.p.left, self.p.rows, ROW * self.tile[0], self.tile[0])
+
+    def stage_columns(self, to: SharedFactor, step: Expr) -> Body:
+        return self._stage(to, step, self.p.right, self.p.columns, COLUMN * self.tile[1], self.tile[1])
+
+    def _stage(self, to: SharedFactor, step: Expr, factor: Expr, axes: Axes, first: Expr, width: int) -> Body:
+        depth, sums = self.depth, self.p.sums
+        total = depth * width
+        count = -(-total // self.threads)
+        ahead = max(n for n in range(1, MOST_AHEAD + 1) if count % n == 0)
+        number = (Var("of_turns") * ahead + Var("of_items")) * self.threads + Var(THREAD)
+        if along_sums(factor, sums):
+            across, kk = s.binary("floordiv", number, depth), s.binary("mod", number, depth)
+        else:
+            kk, across = s.binary("floordiv", number, width), s.binary("mod", number, width)
+        part = Var("of_parts") * self.sums_of_part
+        k, inside = step * depth + Var("k_inside"), Var("inside") + first
+        limits = [(k, self.sums_of_part), (part + k, size(sums)), (inside, size(axes))]
+        value = s.select(within(*limits), factor, s.const(0, factor.dtype))
+        store: Body = (to.store(Var("k_inside"), Var("inside"), value),)
+        store = digits(axes, inside, digits(sums, part + k, store))
+        store = (let("inside", across, (let("k_inside", kk, store),)),)
+        if total % self.threads:
+            store = (If(s.lt(number, total), store),)
+        turn = loop("of_items", ahead, *store, kind="unroll")
+        return (loop("of_turns", count // ahead, turn),)
+
+    def element(self, row: Expr, column: Expr, body: Body) -> Stmt:
+        """`body` for one element by its place within the block, if it exists."""
+        row, column = ROW * self.tile[0] + row, COLUMN * self.tile[1] + column
+        body = digits(self.p.rows, row, digits(self.p.columns, column, body))
+        return If(within((row, size(self.p.rows)), (column, size(self.p.columns))), body)
+
+
+def _zeros(axes: Axes, body: Body) -> Body:
+    for axis in axes:
+        body = (let(axis.name, s.const(0), body),)
+    return body

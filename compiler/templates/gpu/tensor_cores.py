@@ -1,0 +1,296 @@
+"""Sums of products by tensor cores: as tiles.py, but that a warp multiplies its tile by one instruction.
+
+    for batch, blocks of rows, blocks of columns:                    a block of warps takes BM × BN elements
+        for k, BK at a time:
+            As[BK, BM], Bs[BK, BN] = the factors, rounded            all threads, then a barrier
+            for kk < BK, 8 words at a time:
+                acc[I, J, 2, 2] += As[kk…, rows] · Bs[kk…, columns]  each warp, 16·I × 8·J, then a barrier
+        y[i, j] = f(acc)
+
+Factors are rounded to TF32 (10 bits of fraction), f16 or bf16; sums are kept in f32. Words of shared memory
+hold one TF32 or two 16-bit values that are neighbours along k; lines of words are 8 mod 32 banks apart, so
+that the loads of a warp's fragments do not meet in their banks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir import scalar as s
+from ...ir.graph import Node
+from ...ir.loops import Alloc, Barrier, Body, Buffer, Intrinsic, Program, Stmt, Store, loop
+from ...ir.scalar import Expr, Load, Var
+from ...ir.types import BF16, F16, F32, U32, DType, Layout
+from ...kernel_task import Config, KernelTask
+from ...ops.conv import Conv
+from ...ops.fused import FusedOp
+from ...ops.matmul import MatMul
+from ...target import Gpu
+from ..algorithm import Algorithm, Layouts, Pack, Work
+from ..conv_parts import convolution
+from .common import THREAD
+from .product import Product, main_product
+from .staging import Blocks, SharedFactor
+from .tiles import MOVED, THREADS, WARPS, Epilogue, parts_of, split_sum
+
+ROWS, COLUMNS, WORDS = 16, 8, 8
+"""Of one instruction: C is 16 × 8, the words along k are 8."""
+BANKS = 32
+LEAST = 8  # rows, columns and terms of a product below which most of an instruction is padding
+PRODUCT_RATE = 0.3  # of the tensor cores' rate
+_WARPS = ((2, 2), (1, 4), (4, 1), (2, 4), (4, 2), (1, 2), (2, 1), (1, 1))
+_FRAGMENTS = ((4, 4), (2, 8), (4, 8), (2, 4), (4, 2), (2, 2), (1, 4), (1, 8), (1, 2), (1, 1))
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What factors are rounded to. `error`: of a sum of products, over the largest."""
+
+    name: str
+    dtype: DType
+    error: float
+
+    @property
+    def packed(self) -> int:
+        """Values in a word."""
+        return 4 // self.dtype.bytes
+
+    def rounded(self, value: Expr) -> Expr:
+        return tf32(value) if self.dtype is F32 else s.cast(value, self.dtype)
+
+
+PRECISIONS = {
+    p.name: p
+    for p in (Precision("tf32", F32, 1e-3), Precision("f16", F16, 1e-3), Precision("bf16", BF16, 8e-3))
+}
+
+
+def tf32(value: Expr) -> Expr:
+    """Rounded to the nearest TF32, away from zero in ties, as PTX's cvt.rna.tf32.f32 does."""
+    bits = s.binary("add", s.call("bitcast_u32", value), s.const(0x1000, U32))
+    rounded = s.call("bitcast_f32", s.binary("and", bits, s.const(0xFFFFE000, U32)))
+    return s.select(s.call("isnan", value), value, rounded)
+
+
+# --- what the planner asks ------------------------------------------------------------------------------
+
+
+def fits(op: FusedOp, lanes: int) -> bool:
+    return any(_products(op, node) for node in op.graph.nodes)
+
+
+def _products(op: FusedOp, node: Node) -> int:
+    """How many a node computes of f32 matrices that are large enough; 0 if it is none of them."""
+    types = [op.graph.types[v] for v in node.reads[:2]]
+    if not isinstance(node.op, Conv | MatMul) or any(t.dtype is not F32 or t.rank < 2 for t in types):
+        return 0
+    (data, other), result = (t.dims for t in types), op.graph.types[node.outputs[0]]
+    if isinstance(node.op, Conv):
+        if node.op.group > 1:
+            return 0
+        rows, columns, terms = other[0], result.size // max(1, other[0]), math.prod(other[1:])
+    else:
+        terms, rows = data[-2:] if node.op.trans_a else data[:-3:-1]
+        columns = other[-2 if node.op.trans_b else -1]
+    return result.size * terms if min(rows, columns, terms) >= LEAST else 0
+
+
+def layouts(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
+    plain: Layouts = (None, None)
+    last = Layout((0, 2, 3, 1))
+    return (plain, (last, last)) if convolution(op) is not None else (plain,)
+
+
+def weights(op: FusedOp, lanes: int) -> Mapping[int, Pack]:
+    """As they are."""
+    return {}
+
+
+def work(op: FusedOp, lanes: int) -> Work:
+    return Work(sum(_products(op, node) for node in op.graph.nodes), PRODUCT_RATE, 0.0)
+
+
+def _algorithm(p: Precision) -> Algorithm:
+    return Algorithm(f"tensor_{p.name}", fits, layouts, weights, work, p.error, "gpu", p.name)
+
+
+ALGORITHMS = tuple(map(_algorithm, PRECISIONS.values()))
+
+
+# --- the template ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's warps along rows and columns, and how often each repeats its instruction along both."""
+
+    warps: tuple[int, int]
+    fragments: tuple[int, int]
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.warps[0] * self.fragments[0] * ROWS, self.warps[1] * self.fragments[1] * COLUMNS
+
+    @property
+    def warp_count(self) -> int:
+        return self.warps[0] * self.warps[1]
+
+
+@dataclass(frozen=True)
+class Params:
+    tile: Tile
+    depth: int  # terms of the sum that are in shared memory at once
+    parts: int  # that the sum is split into
+
+
+def matches(task: KernelTask) -> bool:
+    p, gpu = main_product(task), task.target.gpu
+    if p is None or gpu is None or not gpu.tensor or _precision(task) is None:
+        return False
+    return p.group[0].dtype is F32 and all(factor.dtype is F32 for factor in (p.left, p.right))
+
+
+def _precision(task: KernelTask) -> Precision | None:
+    return PRECISIONS.get(task.transformed.removeprefix("tensor_"))
+
+
+def params(task: KernelTask, cfg: Config) -> Params:
+    p, gpu, precision = main_product(task), task.target.gpu, _precision(task)
+    assert p is not None and gpu is not None and precision is not None
+    parts = parts_of(p)
+    ranked = ranked_tiles(p, gpu, precision, parts)
+    options = tuple((t.warps, t.fragments) for t in ranked)
+    tile = Tile(*cfg.choose("tile", options, options[0]))
+    depths = [d for d in (8, 16, 32, 64) if _fits_shared(tile, d, gpu, precision)]
+    depth = cfg.choose("depth", depths, max(d for d in depths if d <= 16 * precision.packed))
+    return Params(tile, depth, cfg.choose("parts", parts, _best_parts(p, tile, gpu, precision, parts)))
+
+
+def schedule(task: KernelTask, p: Params) -> Program:
+    precision = _precision(task)
+    assert precision is not None
+
+    def tiled(product: Product, epilogue: Epilogue) -> Stmt:
+        builder = _Builder(product, p, precision)
+        return builder.blocks.around((builder.a, builder.b), builder.thread(epilogue))
+
+    return split_sum(task, p.parts, tiled)
+
+
+def ranked_tiles(p: Product, gpu: Gpu, precision: Precision, parts: Sequence[int]) -> list[Tile]:
+    """The tiles that fit the GPU, those with the least predicted time first."""
+    tiles = (Tile(w, f) for w in _WARPS for f in _FRAGMENTS)
+    fitting = [t for t in tiles if _fits(t, gpu, precision)]
+    time = {t: min(predicted_time(p, t, gpu, precision, n) for n in parts) for t in fitting}
+    return sorted(fitting, key=time.__getitem__)
+
+
+def _fits(tile: Tile, gpu: Gpu, precision: Precision) -> bool:
+    i, j = tile.fragments
+    enough = tile.warp_count * gpu.warp <= min(gpu.block_threads, THREADS)
+    least = WORDS * precision.packed
+    return (
+        enough
+        and 4 * i * j + 4 * i + 2 * j + 32 <= gpu.registers
+        and _fits_shared(tile, least, gpu, precision)
+    )
+
+
+def _fits_shared(tile: Tile, depth: int, gpu: Gpu, precision: Precision) -> bool:
+    if depth % (WORDS * precision.packed):
+        return False
+    words = depth // precision.packed
+    return 4 * words * sum(map(_line, tile.block)) <= gpu.shared
+
+
+def _line(width: int) -> int:
+    """Words from one line of shared memory to the next: 8 mod 32 banks."""
+    return width + (WORDS - width) % BANKS
+
+
+def _best_parts(p: Product, tile: Tile, gpu: Gpu, precision: Precision, parts: Sequence[int]) -> int:
+    return min(parts, key=lambda n: predicted_time(p, tile, gpu, precision, n))
+
+
+def predicted_time(p: Product, tile: Tile, gpu: Gpu, precision: Precision, parts: int) -> float:
+    """As that of tiles.py, in multiply-adds of a unit's f32 arithmetic; fragments are what a warp reads."""
+    z, m, n, k = p.sizes
+    (i, j), area = tile.fragments, tile.block[0] * tile.block[1]
+    fragments = (1 / (i * ROWS) + 1 / (j * COLUMNS)) / precision.packed
+    term = area * (1 / (gpu.tensor * precision.packed) + fragments) + MOVED * sum(tile.block)
+    each = term * k / parts + (2 * MOVED * area if parts > 1 else 0)
+    blocks = z * -(-m // tile.block[0]) * -(-n // tile.block[1]) * parts
+    resident = tile.warp_count * min(4.0, max(1.0, blocks / gpu.units))
+    return -(-blocks // gpu.units) * each * max(1.0, WARPS / resident)
+
+
+class _Builder:
+    """What one thread does."""
+
+    place = (Var("of_rows"), Var("of_columns"), Var("of_halves"), Var("of_pairs"))
+
+    def __init__(self, product: Product, config: Params, precision: Precision):
+        self.config, self.precision = config, precision
+        tile = config.tile
+        self.blocks = Blocks(product, tile.block, tile.warp_count * 32, config.depth, config.parts)
+        words, near = config.depth // precision.packed, precision.packed
+        self.a, self.b = (
+            Buffer(name, precision.dtype, (words, _line(width), near), "shared")
+            for name, width in zip(("shared_a", "shared_b"), tile.block)
+        )
+        self.acc = Buffer("tile_c", F32, (*tile.fragments, 2, 2), "register")
+        lane, warp = s.binary("mod", Var(THREAD), 32), s.binary("floordiv", Var(THREAD), 32)
+        i, j, half, pair = self.place
+        self.first_row = s.binary("floordiv", warp, tile.warps[1]) * (tile.fragments[0] * ROWS)
+        self.first_column = s.binary("mod", warp, tile.warps[1]) * (tile.fragments[1] * COLUMNS)
+        self.row = self.first_row + i * ROWS + half * 8 + s.binary("floordiv", lane, 4)
+        self.column = self.first_column + j * COLUMNS + s.binary("mod", lane, 4) * 2 + pair
+
+    def thread(self, epilogue: Epilogue) -> Body:
+        value = Load("tile_c", self.place, F32)
+        body: Body = (
+            self.each(Store("tile_c", self.place, s.const(0, F32))),
+            self.sum(),
+            self.each(self.blocks.element(self.row, self.column, epilogue(value))),
+        )
+        return (Alloc(self.acc, body),)
+
+    def each(self, body: Stmt) -> Stmt:
+        """For every element of the thread."""
+        for var, extent in reversed(list(zip(self.place, self.acc.shape))):
+            body = loop(var.name, extent, body, kind="unroll")
+        return body
+
+    def sum(self) -> Stmt:
+        step = Var("of_sums")
+        stages = (
+            *self.blocks.stage_rows(self.shared_factor(self.a), step),
+            *self.blocks.stage_columns(self.shared_factor(self.b), step),
+        )
+        steps = loop("of_depth", self.a.shape[0] // WORDS, self.multiply())
+        return loop(step.name, self.blocks.steps, *stages, Barrier(), steps, Barrier())
+
+    def shared_factor(self, buffer: Buffer) -> SharedFactor:
+        def index(k: Expr, place: Expr) -> tuple[Expr, ...]:
+            near = self.precision.packed
+            return s.binary("floordiv", k, near), place, s.binary("mod", k, near)
+
+        return SharedFactor(buffer, index, self.precision.rounded)
+
+    def multiply(self) -> Intrinsic:
+        first, zero = Var("of_depth") * WORDS, s.const(0)
+        word, value = first + Var("of_words"), Var("of_values")
+        left, right = (
+            s.cast(Load(b.name, (word, at, value), b.dtype), F32)
+            for b, at in ((self.a, self.row), (self.b, self.column))
+        )
+        total = Load("tile_c", self.place, F32) + left * right
+        terms = loop("of_values", self.precision.packed, self.each(Store("tile_c", self.place, total)))
+        operands = (
+            Load("tile_c", (zero,) * 4, F32),
+            Load(self.a.name, (first, self.first_row, zero), self.a.dtype),
+            Load(self.b.name, (first, self.first_column, zero), self.b.dtype),
+        )
+        return Intrinsic(f"mma_{self.precision.name}", operands, (loop("of_words", WORDS, terms),))
