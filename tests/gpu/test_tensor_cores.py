@@ -180,6 +180,8 @@ def test_tf32_rounds_to_ten_bits():
 
 def offered(case: Case, precision: str, kind: str = "gpu") -> set[str]:
     graph = build_graph(case)
+    constants = dict(zip(graph.inputs[1:], integers(case)[1:]))
+    graph = replace(graph, inputs=graph.inputs[:1], constants=constants)
     node = replace(graph.nodes[0], op=fused(graph, graph.nodes[0]))
     found = {d.algorithm for d in alternatives(graph, node, 4, 5e-6, kind, precision)}
     return {name for name in found if name.startswith("tensor_")}
@@ -218,15 +220,29 @@ def network() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_module_on_the_fake_driver(driver, precision, monkeypatch):
-    """Where costs force it on the plan. The driver runs warps as they run, fragment by fragment."""
+def prefer(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans take it wherever they may."""
     cost = PredictedGpuCost.node
 
     def node(self, graph, node, decision):
-        return cost(self, graph, node, decision) * (1e-3 if decision.algorithm.startswith("tensor_") else 1.0)
+        return cost(self, graph, node, decision) * (1e-3 if decision.algorithm == algorithm else 1.0)
 
     monkeypatch.setattr(PredictedGpuCost, "node", node)
+
+
+def test_convolutions_by_tiles_on_weights_of_their_own(opencl, monkeypatch):
+    prefer("implicit_gemm", monkeypatch)
+    module = pipeline.compile(model := network(), target="opencl", cache=False)
+    assert module.plan is not None
+    assert sum("implicit_gemm" in kernel for kernel in module.plan.kernels) == 2
+    x = np.random.default_rng(2).integers(-2, 3, (8, 8, 6, 6)).astype(np.float32)
+    np.testing.assert_array_equal(module.run({"x": x})["y"], burnish.compile(model).run({"x": x})["y"])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_module_on_the_fake_driver(driver, precision, monkeypatch):
+    """Where costs force it on the plan. The driver runs warps as they run, fragment by fragment."""
+    prefer(f"tensor_{precision}", monkeypatch)
     model = network()
     module = pipeline.compile(model, target="cuda-sm80", precision=precision, cache=False)
     assert module.plan is not None

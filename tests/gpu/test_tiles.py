@@ -6,11 +6,13 @@ import random
 from pathlib import Path
 
 import pytest
+from burnish.compiler.ir.types import Layout
 from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import Einsum, MatMul
 from burnish.compiler.target import TARGETS
-from burnish.compiler.templates.gpu.tiles import params
+from burnish.compiler.templates.gpu.product import main_product
+from burnish.compiler.templates.gpu.tiles import lines, params
 from burnish.graph_passes.make_tasks import task_of
 
 from ..ops.case import Case, build_graph
@@ -22,6 +24,11 @@ SMALL = [
     Case(Conv((2, 1), (0, 1, 1, 0), (1, 2), 1), ("f32[1,2,5,6]", "f32[3,2,3,2]"), widen=20),
 ]
 """For the interpreter, which takes a microsecond an operation."""
+LAST = Layout((0, 2, 3, 1))
+INNER = [
+    Case(Conv((1, 1), (1, 1, 0, 1), (1, 1), 1), ("f32[1,32,7,5]", "f32[13,32,3,2]"), widen=80),
+    Case(Conv((2, 1), (0, 0, 0, 0), (1, 1), 1), ("f32[2,64,5,3]", "f32[9,64,2,2]", "f32[9]"), widen=80),
+]
 LONG = Case(MatMul(), ("f32[3,71]", "f32[71,5]"), "whose sum may be split", widen=40)
 CASES = [
     LONG,
@@ -45,9 +52,21 @@ def test_the_loops_mean_the_product(case, target):
     check_meaning(case, TARGETS[target], "tiles")
 
 
+def test_the_loops_mean_the_product_on_channels_last():
+    case = Case(Conv((1, 1), (1, 0, 0, 0), (1, 1), 1), ("f32[1,8,3,3]", "f32[8,8,2,1]"), widen=40)
+    check_meaning(case, TARGETS["cuda-sm80"], "tiles", layout=LAST)
+
+
 @pytest.mark.parametrize("target", ["opencl", "mali-t860"])
 def test_awkward_shapes(opencl, target):
     check_all(CASES, TARGETS[target], only="tiles")
+
+
+def test_whole_steps_along_inner_axes(opencl):
+    """Channels last: a step's terms are of one place of the window, and more than one step's."""
+    rng = random.Random(2)
+    for config in (DefaultConfig, lambda: Drawn(rng), lambda: Drawn(rng)):
+        check_all(INNER, TARGETS["opencl"], config, "tiles", layout=LAST)
 
 
 def test_drawn_configs(opencl):
@@ -66,12 +85,15 @@ def test_the_default_stays_within_the_targets_limits(size, target):
     m, n, k = size
     graph = build_graph(Case(MatMul(), (f"f32[{m},{k}]", f"f32[{k},{n}]")))
     gpu = TARGETS[target].gpu
-    p = params(task_of(graph, graph.nodes[0], TARGETS[target], 1), DefaultConfig())
+    task = task_of(graph, graph.nodes[0], TARGETS[target], 1)
+    p = params(task, DefaultConfig())
+    product = main_product(task)
+    assert product is not None
     rows, columns = p.tile.block
     elements = p.tile.elements[0] * p.tile.elements[1]
     assert p.tile.threads[0] * p.tile.threads[1] <= gpu.block_threads
     assert elements + sum(p.tile.elements) < gpu.registers
-    assert not p.shared or p.stages * (rows + columns) * p.depth * 4 <= gpu.shared
+    assert not p.shared or p.stages * sum(lines(product, p.tile)) * p.depth * 4 <= gpu.shared
     assert -(-m // rows) * -(-n // columns) * p.parts >= min(gpu.units, m * n * k // 2**14) / 2
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ...ir import scalar as s
 from ...ir.affine import linear
@@ -84,6 +85,7 @@ def main_product(task: KernelTask) -> Product | None:
     return found[0] if len(found) == 1 else None
 
 
+@lru_cache(maxsize=256)
 def along_sums(factor: Expr, sums: Axes) -> bool:
     """Whether neighbours along the last sum lie side by side in memory."""
     loads = [x for x in s.walk(factor) if isinstance(x, Load) and x.index]

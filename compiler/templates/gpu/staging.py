@@ -107,12 +107,27 @@ class Blocks:
         limits = [(k, self.sums_of_part), (part + k, size(sums)), (inside, size(axes))]
         value = s.select(within(*limits), factor, s.const(0, factor.dtype))
         store: Body = (to.store(Var("k_inside"), Var("inside"), value),)
-        store = digits(axes, inside, digits(sums, part + k, store))
+        store = digits(axes, inside, self._terms(step, store))
         store = (let("inside", across, (let("k_inside", kk, store),)),)
         if total % self.threads:
             store = (If(s.lt(number, total), store),)
         turn = loop("of_items", ahead, *store, kind="unroll")
         return (loop("of_turns", count // ahead, turn),)
+
+    def _terms(self, step: Expr, body: Body) -> Body:
+        """`body` where the axes of the sum are the digits of `k_inside` within the step.
+
+        The inner ones, along which whole steps fit, are counted in the step; others are then the same for all
+        threads.
+        """
+        sums, depth, part = self.p.sums, self.depth, self.sums_of_part
+        inner = next((sums[n:] for n in range(1, len(sums)) if size(sums[n:]) % depth == 0), ())
+        if not inner or part % depth:
+            return digits(sums, Var("of_parts") * part + step * depth + Var("k_inside"), body)
+        number, repeat = Var("of_parts") * (part // depth) + step, size(inner) // depth
+        inside = s.binary("mod", number, repeat) * depth + Var("k_inside")
+        body = digits(inner, inside, body)
+        return digits(sums[: -len(inner)], s.binary("floordiv", number, repeat), body)
 
     def element(self, row: Expr, column: Expr, body: Body) -> Stmt:
         """`body` for one element by its place within the block, if it exists."""

@@ -14,22 +14,20 @@ that the loads of a warp's fragments do not meet in their banks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ir import scalar as s
-from ...ir.graph import Node
 from ...ir.loops import Alloc, Barrier, Body, Buffer, Intrinsic, Program, Stmt, Store, loop
 from ...ir.scalar import Expr, Load, Var
 from ...ir.types import BF16, F16, F32, U32, DType, Layout
 from ...kernel_task import Config, KernelTask
-from ...ops.conv import Conv
 from ...ops.fused import FusedOp
 from ...ops.matmul import MatMul
 from ...target import Gpu
-from ..algorithm import Algorithm, Layouts, Pack, Work
-from ..conv_parts import convolution
+from ..algorithm import Algorithm, Layouts, Work
+from ..conv_parts import geometry
+from . import implicit
 from .common import THREAD
 from .product import Product, main_product
 from .staging import Blocks, SharedFactor
@@ -39,7 +37,7 @@ ROWS, COLUMNS, WORDS = 16, 8, 8
 """Of one instruction: C is 16 × 8, the words along k are 8."""
 BANKS = 32
 LEAST = 8  # rows, columns and terms of a product below which most of an instruction is padding
-PRODUCT_RATE = 0.3  # of the tensor cores' rate
+PRODUCT_RATE = 4.0  # of the peak in f32
 _WARPS = ((2, 2), (1, 4), (4, 1), (2, 4), (4, 2), (1, 2), (2, 1), (1, 1))
 _FRAGMENTS = ((4, 4), (2, 8), (4, 8), (2, 4), (4, 2), (2, 2), (1, 4), (1, 8), (1, 2), (1, 1))
 
@@ -78,38 +76,40 @@ def tf32(value: Expr) -> Expr:
 
 
 def fits(op: FusedOp, lanes: int) -> bool:
-    return any(_products(op, node) for node in op.graph.nodes)
+    if implicit.fits(op, lanes):
+        g = geometry(op)
+        return min(g.out_channels, g.batch * g.pixels, g.channels * g.taps) >= LEAST
+    return _products(op) > 0
 
 
-def _products(op: FusedOp, node: Node) -> int:
-    """How many a node computes of f32 matrices that are large enough; 0 if it is none of them."""
-    types = [op.graph.types[v] for v in node.reads[:2]]
-    if not isinstance(node.op, Conv | MatMul) or any(t.dtype is not F32 or t.rank < 2 for t in types):
-        return 0
-    (data, other), result = (t.dims for t in types), op.graph.types[node.outputs[0]]
-    if isinstance(node.op, Conv):
-        if node.op.group > 1:
-            return 0
-        rows, columns, terms = other[0], result.size // max(1, other[0]), math.prod(other[1:])
-    else:
-        terms, rows = data[-2:] if node.op.trans_a else data[:-3:-1]
-        columns = other[-2 if node.op.trans_b else -1]
-    return result.size * terms if min(rows, columns, terms) >= LEAST else 0
+def _products(op: FusedOp) -> int:
+    """Multiply-adds of matrices of f32 that are large enough."""
+    total = 0
+    for node in op.graph.nodes:
+        types = [op.graph.types[v] for v in node.reads[:2]]
+        if not isinstance(node.op, MatMul) or any(t.dtype is not F32 or t.rank < 2 for t in types):
+            continue
+        data, other = (t.dims[-2:] for t in types)
+        terms, rows = data if node.op.trans_a else data[::-1]
+        columns = other[0 if node.op.trans_b else 1]
+        if min(rows, columns, terms) >= LEAST:
+            total += op.graph.types[node.outputs[0]].size * terms
+    return total
 
 
 def layouts(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
-    plain: Layouts = (None, None)
-    last = Layout((0, 2, 3, 1))
-    return (plain, (last, last)) if convolution(op) is not None else (plain,)
+    return implicit.layouts(op, lanes) if implicit.fits(op, lanes) else ((None, None),)
 
 
-def weights(op: FusedOp, lanes: int) -> Mapping[int, Pack]:
-    """As they are."""
-    return {}
+def weights(op: FusedOp, lanes: int) -> Mapping[int, Layout]:
+    """Those of a convolution; matrices as they are."""
+    return implicit.weights(op, lanes) if implicit.fits(op, lanes) else {}
 
 
 def work(op: FusedOp, lanes: int) -> Work:
-    return Work(sum(_products(op, node) for node in op.graph.nodes), PRODUCT_RATE, 0.0)
+    if implicit.fits(op, lanes):
+        return replace(implicit.work(op, lanes), rate=PRODUCT_RATE)
+    return Work(_products(op), PRODUCT_RATE, 0.0)
 
 
 def _algorithm(p: Precision) -> Algorithm:

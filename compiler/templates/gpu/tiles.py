@@ -25,8 +25,21 @@ from ...ir.loops import Alloc, Barrier, Body, Buffer, Program, Stmt, Store, loop
 from ...ir.scalar import Expr, Load, Var
 from ...kernel_task import Config, KernelTask
 from ...target import Gpu
+from ..algorithm import Algorithm
+from . import implicit
 from .grid import element, kernel, program
-from .product import Axes, Product, digits, expression, guarded, main_product, product_of, size, within
+from .product import (
+    Axes,
+    Product,
+    along_sums,
+    digits,
+    expression,
+    guarded,
+    main_product,
+    product_of,
+    size,
+    within,
+)
 from .staging import COLUMN, COMMIT, ROW, Blocks, SharedFactor, is_copy, wait_for_copies
 
 Epilogue = Callable[[Expr], Body]
@@ -38,6 +51,9 @@ MOVED = 8.0  # multiply-adds that a unit could do while an element comes from th
 WARPS = 8  # that keep a unit busy
 GUARDED = 3  # registers of a factor that is read under a guard: its place, what is compared
 SMALLEST = 256  # multiply-adds, below which a thread an element is as good
+ALGORITHMS = (
+    Algorithm("implicit_gemm", implicit.fits, implicit.layouts, implicit.weights, implicit.work, 0.0, "gpu"),
+)
 _SHAPES = ((8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 4), (4, 1), (1, 2), (1, 1))
 _GRIDS = ((16, 16), (8, 32), (8, 16), (16, 8), (4, 32), (8, 8), (4, 16), (2, 32), (4, 8), (2, 16), (1, 32))
 
@@ -156,7 +172,21 @@ def fits(p: Product, tile: Tile, gpu: Gpu, shared: bool) -> bool:
 def fits_shared(p: Product, tile: Tile, depth: int, gpu: Gpu) -> bool:
     width = p.group[0].dtype.bytes
     threads = tile.threads[0] * tile.threads[1]
-    return sum(tile.block) * depth * width <= gpu.shared and all(b * depth >= threads for b in tile.block)
+    enough = all(b * depth >= threads for b in tile.block)
+    return enough and sum(lines(p, tile)) * depth * width <= gpu.shared
+
+
+def lines(p: Product, tile: Tile) -> tuple[int, int]:
+    """Elements from one line of each factor in shared memory to the next.
+
+    Threads that are neighbours along the sum write to different lines, which should not begin in one bank.
+    Vectors stay aligned.
+    """
+    rows, columns = (
+        block + max(4, vector) * along_sums(factor, p.sums)
+        for block, vector, factor in zip(tile.block, tile.elements, (p.left, p.right))
+    )
+    return rows, columns
 
 
 def parts_of(p: Product) -> list[int]:
@@ -211,7 +241,7 @@ class _Builder:
     def shared_buffers(self) -> list[Buffer]:
         if not self.c.shared:
             return []
-        rows, columns = self.c.tile.block
+        rows, columns = lines(self.p, self.c.tile)
         places = (self.c.depth,) if self.c.stages == 1 else (self.c.stages, self.c.depth)
         return [
             Buffer("shared_a", self.dtype, (*places, rows), "shared"),
