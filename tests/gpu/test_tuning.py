@@ -98,4 +98,4 @@ def test_another_gpu_is_an_error(opencl):
 def test_bench_says_which_device(opencl):
     how = ("--target", "opencl", "--against", "none", "--threads", "1", "--rounds", "1")
     text = run("-m", "burnish", "bench", "digits", *how)
-    assert f"device {opencl}" in text and "tiles" in text
+    assert f"device {opencl}" in text and "implicit_gemm" in text
