@@ -135,8 +135,8 @@ def _check_model(
         expected = oracle(proto, feeds)
         layers = open_module(Source(source.name, proto=proto), shapes, dims, max(threads), **options)
         results = layers.run(feeds, threads[0])
-        found = (compare(v, nodes[v], results[v], expected[v], options["precision"]) for v in watched)
-        checks = worst_of_nodes(list(found))
+        precision = options["precision"]
+        checks = worst_of_nodes([compare(v, nodes[v], results[v], expected[v], precision) for v in watched])
         _show(checks)
     else:
         expected = oracle(proto, feeds)

@@ -23,6 +23,7 @@ import numpy as np
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
+from ..compiler.templates.registry import ALGORITHMS
 from ..errors import InfeasibleError, InputError
 from .alternatives import ACCURACY, ANY, Decision, alternatives, layouts_of, may_move, wanted
 from .pack_weights import packed_sizes
@@ -33,7 +34,8 @@ from .pbqp_ilp import solve_ilp
 SEARCH_NODES = 2000  # networks reduce without search; this bounds the time of one that does not
 BOUNDS = 64  # on weights, under a memory limit
 MODES = ("global", "local", "fixed")
-PRECISIONS = ("f32", "tf32", "f16", "bf16")
+PRECISIONS = tuple(dict.fromkeys(algorithm.precision for algorithm in ALGORITHMS.values()))
+"""f32 and those that some algorithm rounds factors to."""
 
 
 class Cost(Protocol):

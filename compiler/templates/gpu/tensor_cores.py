@@ -35,7 +35,7 @@ from .tiles import MOVED, THREADS, WARPS, Epilogue, parts_of, split_sum
 
 ROWS, COLUMNS, WORDS = 16, 8, 8
 """Of one instruction: C is 16 × 8, the words along k are 8."""
-BANKS = 32
+BANKS = LANES = 32  # of shared memory; of a warp
 LEAST = 8  # rows, columns and terms of a product below which most of an instruction is padding
 PRODUCT_RATE = 4.0  # of the peak in f32
 _WARPS = ((2, 2), (1, 4), (4, 1), (2, 4), (4, 2), (1, 2), (2, 1), (1, 1))
@@ -189,7 +189,7 @@ def ranked_tiles(p: Product, gpu: Gpu, precision: Precision, parts: Sequence[int
 
 def _fits(tile: Tile, gpu: Gpu, precision: Precision) -> bool:
     i, j = tile.fragments
-    enough = tile.warp_count * gpu.warp <= min(gpu.block_threads, THREADS)
+    enough = tile.warp_count * LANES <= min(gpu.block_threads, THREADS)
     least = WORDS * precision.packed
     return (
         enough
@@ -234,14 +234,14 @@ class _Builder:
     def __init__(self, product: Product, config: Params, precision: Precision):
         self.config, self.precision = config, precision
         tile = config.tile
-        self.blocks = Blocks(product, tile.block, tile.warp_count * 32, config.depth, config.parts)
+        self.blocks = Blocks(product, tile.block, tile.warp_count * LANES, config.depth, config.parts)
         words, near = config.depth // precision.packed, precision.packed
         self.a, self.b = (
             Buffer(name, precision.dtype, (words, _line(width), near), "shared")
             for name, width in zip(("shared_a", "shared_b"), tile.block)
         )
         self.acc = Buffer("tile_c", F32, (*tile.fragments, 2, 2), "register")
-        lane, warp = s.binary("mod", Var(THREAD), 32), s.binary("floordiv", Var(THREAD), 32)
+        lane, warp = (s.binary(op, Var(THREAD), LANES) for op in ("mod", "floordiv"))
         i, j, half, pair = self.place
         self.first_row = s.binary("floordiv", warp, tile.warps[1]) * (tile.fragments[0] * ROWS)
         self.first_column = s.binary("mod", warp, tile.warps[1]) * (tile.fragments[1] * COLUMNS)
