@@ -6,6 +6,7 @@ The last argument is the source, `-o FILE` says where the program goes.
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 import sys
@@ -19,6 +20,9 @@ ASSEMBLY = re.compile(
     r"^static __device__ __forceinline__ void \w+\([^{]*\{\n  asm .*?\n}\n", re.DOTALL | re.MULTILINE
 )
 """Functions that are instructions of a GPU: emulated_cuda.h has others of these names."""
+
+THIS_CPU = ["-march=native", *(["-mno-avx512f"] if platform.machine() == "x86_64" else [])]
+"""Without the instructions that valgrind does not know."""
 
 
 def host_source(source: str) -> str:
@@ -42,7 +46,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels.cc")
         path.write_text(host_source(source.read_text()))
-        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-march=native", "-w"]
+        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", *THIS_CPU, "-w"]
         done = subprocess.run(["g++", *flags, path, "-o", f"{folder}/kernels.so"])
         if done.returncode:
             return done.returncode

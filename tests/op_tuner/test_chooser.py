@@ -105,8 +105,8 @@ class Measurer:
 
     def __call__(self, candidates, alone=False):
         for n, candidate in enumerate(candidates):
-            lanes = candidate.config.choose("lanes", (1, 2, 4, 8, 16), 1)
-            yield n, Measurement(1e-6 * (20 - lanes), 0.0, 5, config={"lanes": plain(lanes)})
+            lanes = candidate.config.choose("lanes", (1, 2, 4, 8, 16, 32), 1)
+            yield n, Measurement(1e-6 * (40 - lanes), 0.0, 5, config={"lanes": plain(lanes)})
 
 
 def test_a_tuner_asks_ahead(tmp_path):
