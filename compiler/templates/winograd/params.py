@@ -20,6 +20,7 @@ MANY = 64  # tiles of an image that is cut into rows of tiles
 ENOUGH = 24  # tiles of a task
 LEAST_PANELS = 2  # of a block of output channels, even if M then leaves L2: each block reads all of V
 UNROLLED = 4  # input channels of one iteration
+FEW = 4  # passes of the micro-kernel over a panel of weights, in whose time the next panel arrives
 LONGEST_BODY = 256  # updates of registers that a config may write out in one loop body
 PRODUCT_RATE = 0.88  # of the FMA peak: what the products reach
 TRANSFORM_COST = {
@@ -82,8 +83,8 @@ def params(task: KernelTask, cfg: Config) -> Params:
     group = choose(cfg, "group", range(max(1, most // 2), most + 1), most)
     most_depth = min(g.channels, g.variant.depth)
     depths = [d for d in range(g.lanes, most_depth + 1, g.lanes) if g.channels % d == 0]
-    small = most_tiles(task.target, 1)
-    panel = task.target.l1 // (8 if tiles <= 4 * small else 2)  # the next panel's weights arrive meanwhile
+    few = tiles <= FEW * most_tiles(task.target, 1)
+    panel = max(task.target.l1 // 8, 8 * g.lanes * step * 4) if few else task.target.l1 // 2
     depth = choose(cfg, "depth", depths, max((d for d in depths if d * step * 4 <= panel), default=depths[0]))
     both = depth < g.channels and channels > panels * step
     depth_outer = choose(cfg, "depth_outer", (False, True) if both else (False,), False)
