@@ -17,7 +17,7 @@ from .graph_passes.make_tasks import kernel_tasks
 from .kernel_cache import KernelStore
 from .module import Module
 from .network_plans import NetworkPlans
-from .op_tuner.confirm import TIME_LIMIT, plan_record, turning
+from .op_tuner.confirm import limit, plan_record, turning
 from .op_tuner.hardware import hardware_of
 from .op_tuner.measure import NOISY
 from .op_tuner.records import RecordedConfig, Records
@@ -82,7 +82,8 @@ def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
             break
         picked = {digest: records.pick_config(task) for digest, task in plans.tasks.items()}
         points = {d: tuple(c.answers.items()) for d, c in picked.items() if isinstance(c, RecordedConfig)}
-        turns = NetworkTurns(plans, store)([points, None], turning(2, plans.seconds), TIME_LIMIT)
+        network = plans.seconds
+        turns = NetworkTurns(plans, store)([points, None], turning(2, network), limit(2, network))
         if turns.failed is not None:
             break
         other, first = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))

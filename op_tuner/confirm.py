@@ -25,7 +25,7 @@ from .measure import Measurement
 from .records import PLAN, Record
 from .space import Point
 from .tuned_task import TunedTask
-from .turns import MOST_ROUNDS, Times, Turns
+from .turns import LEAST_ROUNDS, MOST_ROUNDS, Times, Turns
 from .whole_plans import PlanPair
 
 BEST = 3  # configs of a task that are compared with its default
@@ -90,7 +90,8 @@ class Confirming:
 
     def usual(self, network: float) -> float:
         """Seconds that comparing takes, if anything is to be compared."""
-        return self._preparing + turning(1 + BEST + self.network.differs, network)
+        count = 1 + BEST + self.network.differs
+        return self._preparing + max(turning(count, network), least(count, network))
 
     @property
     def _preparing(self) -> float:
@@ -109,7 +110,7 @@ class Confirming:
         first = [None] if differs and (len(configs) > 1 or not self.network.pair().heard) else []
         while len(configs) + len(first) > 1 and not self.failure:
             seconds = min(left - self._preparing, turning(len(configs) + len(first), network))
-            turns = self._turns([*configs, *first], max(0.0, seconds))
+            turns = self._turns([*configs, *first], max(0.0, seconds), network)
             if turns.failed is None:
                 yield from self._compared(tasks, configs, turns.rounds)
                 if first:
@@ -127,9 +128,11 @@ class Confirming:
                 if failed[found.task.digest] != configs[0][found.task.digest]:
                     yield self._record(found, failed[found.task.digest], wrong)
 
-    def _turns(self, variants: Sequence[Mapping[str, Point] | None], seconds: float) -> Turns:
+    def _turns(
+        self, variants: Sequence[Mapping[str, Point] | None], seconds: float, network: float
+    ) -> Turns:
         start = time.monotonic()
-        turns = self.network(variants, seconds, TIME_LIMIT)
+        turns = self.network(variants, seconds, limit(len(variants), network))
         took = time.monotonic() - start
         self.spans.add(took)
         self._prepared = turns.preparing
@@ -173,6 +176,16 @@ class Confirming:
 def turning(count: int, network: float) -> float:
     """Seconds of turns of so many modules, two runs each, where a run takes `network`."""
     return min(SECONDS, LEAST_SECONDS + 2 * count * MOST_ROUNDS * network)
+
+
+def least(count: int, network: float) -> float:
+    """Seconds of the fewest rounds that there are."""
+    return 2 * count * LEAST_ROUNDS * network
+
+
+def limit(count: int, network: float) -> float:
+    """Seconds beyond those of turns after which something hangs: made, run once, and twice the fewest rounds."""
+    return TIME_LIMIT + count * network + 2 * least(count, network)
 
 
 def plan_record(

@@ -336,13 +336,25 @@ def fastest_nearby(worked: Sequence[Record], inside: Sequence[Record], machine: 
     return taken([r for r in (*there, *inside) if machine.distance(r.hardware) == near and r.evict == evict])
 
 
-def taken(worked: Sequence[Record]) -> Record:
-    """The config to take, of records of one task and machine, some of them of the kernel alone: what is
-    `confirmed` in a network, else the fastest alone."""
-    alone = config_records(r for r in worked if not r.network)
+def taken(records: Sequence[Record]) -> Record:
+    """The config to take, of records of one task and machine, some of them of the kernel alone that worked:
+    what is `confirmed` in a network, else the fastest alone that no network has refuted."""
+    alone = config_records(r for r in records if not r.network and r.seconds is not None)
     makers = {r.made_by for r in alone.values()}
-    found = confirmed(r for r in worked if r.made_by in makers)
-    return alone.get(found.config, found.record) if found else fastest(alone)
+    inside = [r for r in records if r.network and r.made_by in makers]
+    if found := confirmed(inside):
+        return alone.get(found.config, found.record)
+    wrong = refuted(inside)
+    return fastest({config: r for config, r in alone.items() if config not in wrong} or alone)
+
+
+def refuted(inside: Iterable[Record]) -> set[tuple[tuple[str, Any], ...]]:
+    """Configs that failed in every network which had them, of records inside of networks."""
+    worked: dict[tuple[tuple[str, Any], ...], bool] = {}
+    for r in inside:
+        config = tuple(r.config.items())
+        worked[config] = worked.get(config, False) or r.seconds is not None
+    return {config for config, once in worked.items() if not once}
 
 
 @dataclass(frozen=True)
@@ -439,13 +451,13 @@ def best_per_task(records: Iterable[Record]) -> list[Record]:
     """
     groups: dict[tuple[str, Hardware, int], list[Record]] = {}
     for record in records:
-        if record.seconds is not None:
+        if record.network or record.seconds is not None:
             groups.setdefault((record.task, record.hardware, record.evict), []).append(record)
     best = []
-    for worked in groups.values():
-        alone = [r for r in worked if not r.network]
+    for found in groups.values():
+        alone = [r for r in found if not r.network]
         often = Counter(tuple(r.config.items()) for r in alone)
         sure = [r for r in alone if often[tuple(r.config.items())] >= CONFIRMED]
         if alone:
-            best.append(taken(worked if len(alone) < len(worked) else sure or alone))
+            best.append(taken(found if len(alone) < len(found) else sure or alone))
     return best

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 from ..compiler.kernel_task import KernelTask
 from . import expected_gain
-from .records import Confirmed, Record, confirmed, typical
+from .costs import PASSING
+from .records import Confirmed, Record, confirmed, refuted, typical
 from .search import Strategy
 from .space import Point, Space
 
 RECENT = 0.2  # weight of what a task gained lately, against what is expected of its next trials
 WINDOW = 16  # trials that are recent
+HOPELESS = 64  # trials of which none worked, after which there are no more
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class TunedTask:
     course: list[float] = field(default_factory=list)  # the best after each trial
     exhausted: bool = False
     disturbed: bool = False  # the default's latest measurement
+    excused: bool = False  # the default, of a failure that may have been the machine's
     tried: int = 0  # measurements of this run but the first, which prepares others
     spent: float = 0.0  # on these
     first: float = 0.0  # on the first
@@ -83,9 +86,11 @@ class TunedTask:
 
     @property
     def fastest(self) -> Point:
-        """The config with the smallest time alone, the default among them."""
+        """The config with the smallest time alone, the default among them, that no network has refuted."""
         if self._fastest is None:
-            self._fastest = min(self.times, key=self.time, default=self.default)
+            wrong = refuted(self.inside)
+            fit = [point for point in self.times if point not in wrong]
+            self._fastest = min(fit, key=self.time, default=self.default)
         return self._fastest
 
     @property
@@ -105,7 +110,11 @@ class TunedTask:
         """The typical one of a config's measurements."""
         return typical(self.times[point]) if point in self.times else math.inf
 
-    def learn(self, point: Point, seconds: float | None) -> None:
+    def learn(self, point: Point, seconds: float | None, error: str | None = None) -> None:
+        """What a measurement said. The default is asked again where it failed for a passing reason."""
+        if point == self.default and error in PASSING and not self.excused:
+            self.excused = True
+            return
         new = point not in self.times and point not in self.failed
         if seconds is None:
             self.failed.add(point)
@@ -120,7 +129,7 @@ class TunedTask:
     def learn_inside(self, record: Record) -> None:
         """What a network said of a config."""
         self.inside.append(record)
-        self._confirmed = confirmed(self.inside)
+        self._confirmed, self._fastest = confirmed(self.inside), None
 
     def took(self, seconds: float) -> None:
         """How long a measurement lasted, with all that belongs to it."""
@@ -130,11 +139,14 @@ class TunedTask:
             self.spent, self.tried = self.spent + seconds, self.tried + 1
 
     def gain(self, curve: float) -> float:
-        """Seconds of the whole network that one more trial may save, roughly; 0 where nothing has worked.
+        """Seconds of the whole network that one more trial may save, roughly; without end where it cannot do
+        without the task, of which nothing has worked yet.
 
         `curve` is what many trials gain (`expected_gain`). What the latest ones gained counts, too,
         after Ansor's task scheduler (Zheng et al. 2020, section 6)."""
         now = self.after if self.trials else self.wanted.expected
+        if self.count and self.trials and now == math.inf:
+            return math.inf if self.trials < HOPELESS else 0.0
         expected = self.gain_at(self._own(curve), self.trials, now)
         return (1 - RECENT) * expected + RECENT * self.count * self._recent()
 

@@ -220,7 +220,7 @@ class Tuner:
         machine, here = self.measure.hardware, made_by()
         for r in self.records.of(wanted.task):
             if r.hardware == machine and r.evict == self.evict and r.made_by == here:
-                found.learn(tuple(r.config.items()), r.seconds)
+                found.learn(tuple(r.config.items()), r.seconds, r.error)
         for r in self.records.in_networks(wanted.task):
             if r.hardware == machine and r.evict == self.evict and r.made_by == here:
                 found.learn_inside(r)
@@ -236,6 +236,7 @@ class Tuner:
             for n in range(0, len(new), BATCH):
                 self._choosing.prepare([t.strategy for t in [*self._ranking(), *new[n:]]])
                 self._try([(found, found.default) for found in new[n : n + BATCH]])
+            self._try([(found, found.default) for found in new if found.excused and not found.default_known])
             self._default_again([t for t in new if t.disturbed] + self._dropped)
             if self._over(self._reserve()) or not self.plan_again():
                 return
@@ -486,7 +487,7 @@ class Tuner:
         self.records.add(record)
         self.spent.building += result.building
         self.spent.running += result.running
-        found.learn(point, record.seconds)
+        found.learn(point, record.seconds, record.error)
         if point == found.default:
             found.disturbed = result.noisy and result.spread * result.seconds > CLOCK_NOISE
         if self.confirming is not None:

@@ -4,7 +4,8 @@
     turn      of each module: one run that nobody times, so that caches hold what is its own, and one profiled
     round     a turn of each, forwards and backwards, so that a drift of the machine is the same for all
 
-What a module does wrong is heard as the end of its child, with the number of the module.
+What a module does wrong is heard as the end of its child, with the number of the module. If time is over
+while one is being made, none of them is to blame: the number is that of the first.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ def _act(make: Make, count: int, seconds: float, parent: Parent) -> None:
     loaded: list[Loaded] = []
     try:
         for n in range(count):
-            parent.send(n)
+            parent.send({"making": n})
             loaded.append(make(n))
+            parent.send(n)
             _times(loaded[n])
         parent.send({"preparing": time.monotonic() - started})
         end = time.monotonic() + seconds
@@ -102,10 +104,13 @@ def heard(ending: Ending) -> Turns:
     """What a child said, which may be anything if its memory was spoilt."""
     rounds: list[list[Times]] = []
     said: dict[str, Any] = {}
-    last = 0
+    last, making = 0, False
     for message in ending.messages:
+        making = isinstance(message, dict) and "making" in message
         if isinstance(message, int):
             last = message
+        elif making:
+            last = int(message["making"])
         elif isinstance(message, list):
             rounds.append(message)
         elif isinstance(message, dict):
@@ -114,4 +119,6 @@ def heard(ending: Ending) -> Turns:
     if "done" in said:
         return Turns(rounds, preparing=preparing)
     error, detail = said.get("error", ending.error), said.get("detail", ending.detail)
+    if making and error == "timeout":
+        last, detail = 0, f"the modules were not made within {ending.seconds:.0f} s"
     return Turns(rounds, last, str(error), " ".join(str(detail).split())[:400], preparing)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from burnish.compiler.target import host
 from burnish.compiler.templates import registry
-from burnish.op_tuner.costs import MeasuredCosts
+from burnish.op_tuner.costs import MeasuredCosts, record_of
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
@@ -187,6 +187,19 @@ def test_a_module_that_fails_is_its_configs_outcome(task, records):
     assert picked(task, records) == 3
 
 
+def test_a_config_that_fails_in_the_network_is_not_taken_though_no_other_was_compared(task, records):
+    for x in (1, 2, 3):
+        alone = Measurement(ALONE[x], 0.0, 5, config={"x": x})
+        records.add(record_of(task, alone, 1, 0))
+    crashed = Measurement.failed("crash", "SIGSEGV", {"x": 2})
+    records.add(replace(record_of(task, crashed, 1, 0), network="net"))
+    found = Tuner([Wanted(task, 2, 2)], records, threads=1, strategy="random", measure=Alone())
+    assert dict(found.tasks[0].best) == {"x": 3} and found.after == 2 * ALONE[3]
+    costs = MeasuredCosts(records, host(), 1, measure=False)
+    assert picked(task, records) == 3 and costs(task).seconds == ALONE[3]
+    assert [r.config for r in best_per_task([*records, *records.in_networks(task)])] == [{"x": 3}]
+
+
 def test_a_network_that_fails_with_default_configs(task, records):
     network = Network({}, bad=1)
     found, state = tuned(task, records, network)
@@ -330,6 +343,30 @@ def test_turns():
 def test_whatever_a_module_does_is_heard(act, error):
     found = turns(nothing, act, nothing, time_limit=0.5)
     assert (found.failed, found.error) == (1, error)
+
+
+def test_no_module_is_to_blame_for_the_time_that_making_them_takes():
+    def make(n):
+        return hang() if n else Loaded(Context(nothing), ["digest", ""])
+
+    found = take_turns(make, 2, threads=1, seconds=0.0, time_limit=0.5)
+    assert (found.failed, found.error) == (0, "timeout") and "were not made within" in found.detail
+
+
+def test_slow_networks_have_the_time_that_their_rounds_take(task, records):
+    limits = []
+
+    class Slow(Network):
+        def __call__(self, variants, seconds, time_limit):
+            limits.append((len(variants), seconds + time_limit))
+            return super().__call__(variants, seconds, time_limit)
+
+    found = Tuner([Wanted(task, 2, 2)], records, threads=1, measure=Alone(), network=Slow(dict(ALONE)))
+    for x in ALONE:
+        found.tasks[0].learn((("x", x),), ALONE[x])
+    assert list(found.confirming.compare(found.tasks, 30.0, 1.0))
+    ((modules, limit),) = limits
+    assert modules == 4 and limit > 2 * modules * LEAST_ROUNDS * 30.0
 
 
 def test_ctrl_c_ends_the_child(monkeypatch):

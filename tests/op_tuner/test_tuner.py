@@ -10,7 +10,7 @@ from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
 from burnish.op_tuner.records import Records, plain
-from burnish.op_tuner.tuned_task import Wanted
+from burnish.op_tuner.tuned_task import HOPELESS, Wanted
 from burnish.op_tuner.tuner import CONFIRMED, STRATEGIES, Tuner
 
 from .tasks import double, op_task
@@ -132,8 +132,32 @@ def test_failures_are_recorded_and_do_not_stop_it(tasks, records):
 
 def test_a_default_that_fails(tasks, records):
     found = tuner(tasks, records, Measurer(wrong={(1, 1)}))
-    found.run(trials=10)
-    assert found.measured == 2 and found.before == found.after == float("inf")
+    found.run(trials=30)
+    assert found.before == float("inf") and found.after < float("inf")
+    assert all(t.after < float("inf") and t.default in t.failed for t in found.tasks)
+
+
+def test_where_nothing_works_it_ends(tasks, records):
+    everything = {(x, y) for x in range(1, 9) for y in range(1, 9)}
+    found = tuner(tasks[:1], records, Measurer(wrong=everything))
+    found.run(trials=100)
+    assert found.measured <= HOPELESS and found.after == float("inf")
+
+
+@pytest.mark.parametrize(("times", "works"), [(1, True), (2, False)])
+def test_a_default_that_fails_once_for_a_passing_reason_is_asked_again(tasks, records, times, works):
+    class Passing(Measurer):
+        def measure(self, task, cfg):
+            result = super().measure(task, cfg)
+            default = all(answer == 1 for answer in result.config.values())
+            if default and sum(at == (1, 1) for _, at in self.seen) <= times:
+                return Measurement.failed("timeout", "", result.config)
+            return result
+
+    tuner(tasks[:1], records, Passing()).run(trials=1)
+    found = tuner(tasks[:1], records, Measurer() if works else Measurer(wrong={(1, 1)}))
+    found.run(trials=3)
+    assert (found.before < float("inf")) == works
 
 
 def test_ctrl_c_keeps_everything_and_the_next_goes_on(tasks, records):
