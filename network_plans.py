@@ -22,6 +22,7 @@ from .graph_passes.rivals import rivals
 from .graph_passes.setup import split_setup
 from .graph_passes.task_cost import PlanChoices, TaskCost, plan_choices
 from .op_tuner.costs import MeasuredCosts, conversion_task
+from .op_tuner.hardware import Hardware
 from .op_tuner.records import Records
 from .op_tuner.tuned_task import Wanted
 from .op_tuner.whole_plans import PlanPair, plan_pair
@@ -64,7 +65,10 @@ class _Plan:
 
 class NetworkPlans:
     """Plans of a fused graph: the one that is made without measuring, and the best by the records of now.
-    `choices` are all that there is to choose from, where the caller knows them already."""
+
+    choices   all that there is to choose from, where the caller knows them already
+    hardware  whose records count (default: `Records.hardware_for` the target)
+    """
 
     def __init__(
         self,
@@ -74,12 +78,15 @@ class NetworkPlans:
         options: PlanOptions,
         records: Records,
         choices: PlanChoices | None = None,
+        hardware: Hardware | None = None,
     ):
         self.graph, self.target, self.threads, self.options = graph, target, threads, options
         self.evict = evicting_bytes(graph, target)
         predicted = predicted_cost(target, threads)
         copy = partial(conversion_task, target=target, threads=threads)
-        self._costs = MeasuredCosts(records, target, threads, measure=False, evict=self.evict)
+        self._costs = MeasuredCosts(
+            records, target, threads, measure=False, evict=self.evict, hardware=hardware
+        )
         self._choices = choices or plan_choices(graph, predicted, options, copy)
         self._memory = memory_of_plans(graph, target, threads)
         self._known: dict[Hashable, _Kernels] = {}
@@ -143,7 +150,7 @@ class NetworkPlans:
     def pair(self) -> PlanPair:
         """The first plan, and the best one, as of `wanted`, with the configs that records say now."""
         first, now = (self._choices.run_by(self.graph, plan.plan) for plan in (self._first, self._now))
-        return plan_pair(first, now, self._costs.records)
+        return plan_pair(first, now, self._costs.records, self._costs.hardware, self.evict)
 
     @property
     def tasks(self) -> Mapping[str, KernelTask]:

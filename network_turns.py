@@ -80,7 +80,7 @@ def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
     for _ in range(before, COMPARISONS):
         if not plans.differs or any(record.spread <= NOISY for record in plans.pair().heard):
             break
-        picked = {digest: records.pick_config(task) for digest, task in plans.tasks.items()}
+        picked = {digest: records.pick_config(task, plans.evict) for digest, task in plans.tasks.items()}
         points = {d: tuple(c.answers.items()) for d, c in picked.items() if isinstance(c, RecordedConfig)}
         network = plans.seconds
         turns = NetworkTurns(plans, store)([points, None], turning(2, network), limit(2, network))

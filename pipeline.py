@@ -72,7 +72,8 @@ def compile(
     records  a file of `burnish tune`: the fastest configs in it are used for its kernels,
              and the plan is made from their times where it says them, else from predictions
     measure  let the plan's costs be measured here, and kept in `records` (default: the user's own)
-    pick_config  the config of every kernel (default: as `records` say, else the templates' own rules)
+    pick_config  the config of every kernel (default: as `records` say, else those that ship with Burnish,
+             else the templates' own rules)
     weights  "packed": stored as kernels stream them, up to 7 times the model's; "compact": where that is
              larger, stored as in the model and transformed when the module is opened
     memory_limit  bytes that weights in use, arena and scratch memory of all `threads` may take together
@@ -92,11 +93,13 @@ def compile(
     costs = predict
     if known:
         costs = partial(price, measure=measure, records=known, progress=progress, cache=cache)
-    graph = optimise(graph, machine, workers, log, options=options, costs=costs)
+    graph = optimise(graph, machine, workers, log, stop_after="fuse")
+    evict = evicting_bytes(graph, machine)
+    graph = log.step("assign_layouts", partial(lay_out, graph, machine, workers, options, costs))
     graph, setup = split_setup(graph, weights)
     tasks = {("run", n): task for n, task in kernel_tasks(graph, machine, workers).items()}
     tasks.update({("setup", n): task_of(setup, node, machine, workers) for n, node in enumerate(setup.nodes)})
-    configs = pick_config or tuned_configs(known)
+    configs = pick_config or tuned_configs(known, evict)
     kernels = KernelStore(enabled=cache).build_all(tasks, log.watch(configs), progress)
     parts = [{n: k for (part, n), k in kernels.items() if part == name} for name in ("run", "setup")]
     work = {n: flops(task) for (part, n), task in tasks.items() if part == "run"}
@@ -147,16 +150,18 @@ def passes(
 ) -> dict[str, Callable[[Graph], Graph]]:
     """The passes over the graph by name, in order."""
 
-    def plan(graph: Graph) -> Graph:
-        return assign_layouts(graph, target, threads, costs(graph, target, threads, options), options)
-
     return {
         "fold": fold,
         "simplify": simplify,
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "fuse": fuse,
-        "assign_layouts": plan,
+        "assign_layouts": lambda graph: lay_out(graph, target, threads, options, costs),
     }
+
+
+def lay_out(graph: Graph, target: Target, threads: int, options: PlanOptions, costs: Costs) -> Graph:
+    """A fused graph with the plan that costs least carried out."""
+    return assign_layouts(graph, target, threads, costs(graph, target, threads, options), options)
 
 
 def optimise(

@@ -16,6 +16,7 @@ from .compiler.target import Target, get_target, host_threads, runs_here
 from .errors import InputError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
+from .graph_passes.footprint import evicting_bytes
 from .kernel_cache import KernelStore
 from .network_plans import Change, NetworkPlans
 from .network_turns import NetworkTurns
@@ -139,12 +140,11 @@ def tune(
         graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
         graph = optimise(graph, machine, count, stop_after="fuse")
         known = Records(None if records is None else Path(records))
-        plans = NetworkPlans(
-            graph, machine, count, plan_options(machine, plan, accuracy, memory_limit, precision), known
-        )
+        options = plan_options(machine, plan, accuracy, memory_limit, precision)
         learning = (strategy, objective) == ("annealing", "rank")
         prior, about = shipped(machine) if learning else (None, "")
-        with _measurer(machine, workers, process, count, plans.evict) as measure:
+        with _measurer(machine, workers, process, count, evicting_bytes(graph, machine)) as measure:
+            plans = NetworkPlans(graph, machine, count, options, known, hardware=measure.hardware)
             tuner = Tuner(
                 plans.wanted(),
                 known,

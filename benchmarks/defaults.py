@@ -6,7 +6,8 @@
 
 The tasks are those of the networks as they are compiled by default, each once. Of every task the default
 config and the three fastest known ones are measured again, in turns. *share* is the time of the best over the
-default's: 1 where nothing is faster than the default.
+default's: 1 where nothing is faster than the default. The best is the least of several medians, which chance
+lowers: what shares say is rather too little.
 
 Killed at any moment, it goes on where it stood when it is started again. The output is Markdown.
 """
@@ -157,6 +158,7 @@ def main(arguments: Sequence[str], **measuring: Any) -> int:
                 rows.append(compare(w, times[w.evict], options.trials, options.strategy, more, progress))
     except KeyboardInterrupt:
         print("interrupted; the next run goes on from here", file=sys.stderr)
+        return 130
     print(f"{describe_machine().describe()}; {options.threads} thread(s), {options.trials} trials a task\n")
     print(text(rows))
     mean, least = total(rows)

@@ -104,8 +104,8 @@ def compile_plans(name: str, options: argparse.Namespace) -> list[Planned]:
                 choices = (tuple(sorted(plan.decisions.items())), plan.conversions)
                 key = tuple(map(str, choices))
                 if key not in same:
-                    given = {"plan": mode, "measure": measure, "records": options.records}
-                    same[key] = pipeline.compile(model, threads=options.threads, progress=progress, **given)
+                    given = {"measure": True, **known} if measure else {"progress": progress}
+                    same[key] = pipeline.compile(model, threads=options.threads, plan=mode, **given)
                 found.append(Planned(costs, mode, plan, planning, same[key], []))
     return found
 

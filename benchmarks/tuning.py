@@ -93,10 +93,12 @@ class Finished:
             self._take(Run(**data))
 
     def _take(self, run: Run) -> None:
-        self.runs[run.task, run.strategy, run.seed, run.trials, run.version] = run
+        key = (run.task, run.strategy, run.seed, run.trials, run.version, run.machine)
+        self.runs.pop(key, None)  # the last run is the last one
+        self.runs[key] = run
 
     def find(self, task: KernelTask, name: str, seed: int, trials: int) -> Run | None:
-        return self.runs.get((task.digest, name, seed, trials, version()))
+        return self.runs.get((task.digest, name, seed, trials, version(), machine()))
 
     def add(self, run: Run) -> None:
         with self.path.open("a") as f:
@@ -104,10 +106,17 @@ class Finished:
         self._take(run)
 
     def latest(self, trials: int) -> list[Run]:
-        """Of each workload those runs that are of the same version as the last one: others do not compare."""
+        """Those of the last run's machine, and of each workload those of the same version as its last
+        one: others do not compare."""
         runs = [r for r in self.runs.values() if r.trials == trials]
+        runs = [r for r in runs if r.machine == runs[-1].machine]
         versions = {r.workload: r.version for r in runs}
         return [r for r in runs if r.version == versions[r.workload]]
+
+
+@cache
+def machine() -> str:
+    return describe_machine().describe()
 
 
 def version() -> str:
@@ -156,7 +165,7 @@ def run_courses(
             Run(
                 *(task.digest, name, how, seed, trials, version(), tuple(map(rounded, course.times))),
                 *(tuple(course.fastest(CONFIRMED)), rounded(course.thinking), rounded(best)),
-                describe_machine().describe(),
+                machine(),
             )
         )
 
@@ -270,6 +279,7 @@ def transferred(runs: Sequence[Run]) -> str:
     ]
     rows: list[list[str]] = []
     every: dict[float, list[float]] = {at: [] for at in LEVELS}
+    never = 0
     for name in TARGETS:
         own = {(r.strategy, r.seed): r for r in runs if r.workload == name}
         seeds = sorted({s for _, s in own if (SCRATCH, s) in own and (TRANSFER, s) in own})
@@ -280,7 +290,9 @@ def transferred(runs: Sequence[Run]) -> str:
             pairs = []
             for seed in seeds:
                 wanted = end(own[SCRATCH, seed]) / at
-                pairs.append([needed(own[how, seed], wanted)[0] for how in (SCRATCH, TRANSFER)])
+                found = [needed(own[how, seed], wanted) for how in (SCRATCH, TRANSFER)]
+                never += sum(not reached for _, reached in found)
+                pairs.append([count for count, _ in found])
             every[at] += [a / b for a, b in pairs]
             scratch, after = (geomean(p[n] for p in pairs) for n in (0, 1))
             row += [f"{scratch:.0f} → {after:.0f}", f"{geomean(a / b for a, b in pairs):.1f}×"]
@@ -288,7 +300,10 @@ def transferred(runs: Sequence[Run]) -> str:
     if not rows:
         return "nothing is complete yet"
     means = [text for at in LEVELS for text in ("", f"{geomean(every[at]):.1f}×")]
-    return table(header, [*rows, ["geomean", "", *means]])
+    text = table(header, [*rows, ["geomean", "", *means]])
+    if never:
+        text += f"\n\nA speed was not reached in {never} courses: they count with all trials."
+    return text
 
 
 def draw(path: Path, runs: Sequence[Run], names: Sequence[str], title: str) -> None:
@@ -386,7 +401,7 @@ def report(options: argparse.Namespace, finished: Finished) -> None:
     own = [r for r in runs if r.workload in options.workloads and r.strategy in options.strategies]
     carried = [r for r in runs if r.strategy in (SCRATCH, TRANSFER)]
     machines = "; ".join(sorted({r.machine for r in runs}))
-    print(f"{machines or describe_machine().describe()}; one thread, {options.trials} trials\n")
+    print(f"{machines or machine()}; one thread, {options.trials} trials\n")
     print(comparison(own, options.strategies))
     if carried and not options.no_transfer:
         print(f"\nTrained on {', '.join(SOURCES)}:\n\n{transferred(carried)}")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from ..compiler.target import get_target
 from ..errors import InputError
-from ..op_tuner.records import Record, append, best_per_task, default_path, merge, read
+from ..op_tuner.records import Record, append, best_per_task, default_path, merge, read, vectors
 from .files import check_writable
 
 FILE = click.Path(path_type=Path)
@@ -65,13 +66,17 @@ def merge_files(into, sources):
 
 @command.command("export")
 @click.argument("output", type=FILE)
+@click.option("--target", metavar="NAME", help="Only for CPUs of its architecture with vectors as wide.")
 @RECORDS
-def export(output, records):
+def export(output, target, records):
     """Write the best measurement of each task on each machine to OUTPUT, a new file."""
     check_writable(output, (".jsonl",))
     if output.exists() and output.stat().st_size:
         raise InputError(f"{output} exists; expected a new file, or use `burnish records merge`")
-    best = best_per_task(_read(records))
+    found, wanted = _read(records), get_target(target) if target else None
+    if wanted:
+        found = [r for r in found if vectors(r) == (wanted.arch, wanted.vector_bits)]
+    best = best_per_task(found)
     append(output, best)
     click.echo(f"{output}: {len(best)} records")
 

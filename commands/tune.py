@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -11,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from ..compiler.target import get_target
-from ..graph_passes.plan_layout import MODES
+from ..graph_passes.plan_layout import DEFAULT_PLAN, MODES
 from ..op_tuner.forecast import Forecast
 from ..op_tuner.measure import require_runnable
 from ..op_tuner.model import OBJECTIVES
 from ..op_tuner.tuner import STRATEGIES
-from ..tuning import Tuning, simulates, tune
+from ..tuning import BUDGET, Tuning, simulates, tune
 from .files import check_writable, write_file
 from .machine import measure_limits
 from .options import (
@@ -109,15 +110,16 @@ def command(
     search = {"trials": trials, "budget": budget, "strategy": strategy, "objective": objective, "seed": seed}
     planning = {"plan": plan, "accuracy": accuracy, "precision": precision, "memory_limit": memory_limit}
     sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads, "workers": workers}
-    if budget is not None:
-        text = f"takes {budget:.0f} s; what it will gain is said when the default configs have been measured"
+    if budget is not None or trials is None:
+        text = f"takes {budget or BUDGET:.0f} s; the gain is forecast once default configs have been measured"
         Console(stderr=True).print(text, highlight=False, soft_wrap=True)
     with show_progress() as progress:
         told = {**search, **planning, **sizes}
         found = tune(source.model, records=records, progress=progress, announce=_announce, **told)
     console = console_of(WIDTH)
     console.print(_table(found), soft_wrap=True)
-    for text in (*_changes(found), _summary(found, model, target)):
+    same = _repeated(found, shapes=shapes, dims=dims, target=target, **planning)
+    for text in (*_changes(found), _summary(found, f"burnish compile {model} {same} -o MODULE")):
         console.print(text, highlight=False, soft_wrap=True, markup=False)
     if html:
         write_file(html, page(found, source.name, measure_limits((found.threads,))))
@@ -176,7 +178,29 @@ def _inside(before: float, after: float) -> str:
     return f"{1e6 * before:.1f} → {1e6 * after:.1f}" if before > after else f"{1e6 * before:.1f}"
 
 
-def _summary(found: Tuning, model: str, target: str) -> str:
+def _repeated(
+    found: Tuning,
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    dims: Mapping[str, int],
+    target: str,
+    plan: str,
+    accuracy: float,
+    precision: str,
+    memory_limit: int | None,
+) -> str:
+    """The options with which compiling makes the plan that was found."""
+    given = [f"--target {target}"] if target != "host" else []
+    given += [f"--shape {name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()]
+    given += [f"--dim {name}={size}" for name, size in dims.items()]
+    given += [f"--plan {plan}"] if plan != DEFAULT_PLAN.mode else []
+    given += [f"--accuracy {accuracy:g}"] if accuracy != DEFAULT_PLAN.accuracy else []
+    given += [f"--precision {precision}"] if precision != DEFAULT_PLAN.precision else []
+    given += [f"--memory-limit {memory_limit}"] if memory_limit is not None else []
+    return " ".join([*given, f"--threads {found.threads} --records {found.records}"])
+
+
+def _summary(found: Tuning, command: str) -> str:
     what = "interrupted; " if found.interrupted else ""
     what += f"{found.measured} configs measured in {found.seconds:.0f} s, kept in {found.records}"
     if found.forecast is not None and not found.interrupted:
@@ -186,6 +210,4 @@ def _summary(found: Tuning, model: str, target: str) -> str:
         what += f"\nwhat is fastest alone was not compared in the network: {found.unconfirmed}"
     if found.prior:
         what += f"\n{found.prior}"
-    options = f"--target {target} " if target != "host" else ""
-    options += f"--threads {found.threads} --records {found.records}"
-    return f"{what}\nto use them: burnish compile {model} {options} -o MODULE"
+    return f"{what}\nto use them: {command}"

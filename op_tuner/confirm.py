@@ -128,9 +128,7 @@ class Confirming:
                 if failed[found.task.digest] != configs[0][found.task.digest]:
                     yield self._record(found, failed[found.task.digest], wrong)
 
-    def _turns(
-        self, variants: Sequence[Mapping[str, Point] | None], seconds: float, network: float
-    ) -> Turns:
+    def _turns(self, variants: Sequence[Mapping[str, Point] | None], seconds: float, network: float) -> Turns:
         start = time.monotonic()
         turns = self.network(variants, seconds, limit(len(variants), network))
         took = time.monotonic() - start
@@ -184,7 +182,7 @@ def least(count: int, network: float) -> float:
 
 
 def limit(count: int, network: float) -> float:
-    """Seconds beyond those of turns after which something hangs: made, run once, and twice the fewest rounds."""
+    """Seconds beyond those of turns after which something hangs: making them, and twice the fewest rounds."""
     return TIME_LIMIT + count * network + 2 * least(count, network)
 
 

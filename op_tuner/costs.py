@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..compiler.code_version import compiler_version
@@ -49,6 +50,7 @@ class MeasuredCosts:
     measure   whether to measure what no record of this machine and compiler says; else records of an older
               compiler count too, then `predict`, then records of the most similar machine
     pick_config  the config to measure a task with (default: the best that the records know)
+    hardware  whose times count (default: `Records.hardware_for` the target)
     """
 
     def __init__(
@@ -64,13 +66,15 @@ class MeasuredCosts:
         seconds: float = 0.05,
         time_limit: float = 30.0,
         pick_config: Callable[[KernelTask], Config] | None = None,
+        hardware: Hardware | None = None,
     ):
         path = Path(records) if isinstance(records, str | Path) else None
         self.records = records if isinstance(records, Records) else Records(path)
         self.target, self.threads, self.progress = target, threads, progress
         self.measure, self.predict, self.evict = measure, predict, evict
         self.seconds, self.time_limit = seconds, time_limit
-        self.pick_config = pick_config or self.records.pick_config
+        self.hardware = hardware or self.records.hardware_for(target)
+        self.pick_config = pick_config or partial(self.records.pick_config, evict=evict)
         self.measured = 0
         self._known: dict[str, Price] = {}
 
@@ -115,7 +119,7 @@ class MeasuredCosts:
 
     def refuses(self, first: Sequence[KernelTask], other: Sequence[KernelTask]) -> bool:
         """Whether a network has shown that a plan of these other tasks is not faster than the first one."""
-        return self.compared and plan_pair(first, other, self.records).refused
+        return self.compared and plan_pair(first, other, self.records, self.hardware, self.evict).refused
 
     def known(self, task: KernelTask) -> Price | None:
         """What records of this machine say, or was measured now; None if nothing."""
@@ -143,7 +147,7 @@ class MeasuredCosts:
 
         All prices are times of kernels alone, so that they can be compared: what a config gains inside of the
         network is its share of the default's."""
-        machine, here = hardware_of(task.target), made_by()
+        machine, here = self.hardware, made_by()
         fitting = [
             r
             for r in self.records.of(task)

@@ -32,7 +32,7 @@ STRATEGIES = (*OBJECTIVES, "genetic", "random")
 class Times:
     """Times of configs on this machine and compiler, from the records or else measured now and kept.
 
-    What a course is told is a config's first record; what it is worth in the end, the median of later ones.
+    What a course is told is a config's first record; what it is worth in the end, the median of its last.
     """
 
     def __init__(
@@ -70,13 +70,14 @@ class Times:
         self._measure(task, [p for p in dict.fromkeys(points) if p not in self.of(task)])
 
     def again(self, task: KernelTask, points: Iterable[Point], rounds: int) -> dict[Point, float]:
-        """The median of `rounds` measurements beside the first; what is missing is measured in turns."""
+        """The median of `rounds` measurements beside the first, in turns. Where one of the points lacks some,
+        all are measured anew: times of different sessions do not compare."""
         different = list(dict.fromkeys(points))
         self.measure_missing(task, different)
-        for have in range(1, rounds + 1):
-            missing = [point for point in different if len(self.of(task)[point]) <= have]
-            self._measure(task, missing, alone=True)
-        found = {p: [t for t in self.of(task)[p][1:] if t is not None] for p in different}
+        if any(len(self.of(task)[point]) <= rounds for point in different):
+            for _ in range(rounds):
+                self._measure(task, different, alone=True)
+        found = {p: [t for t in self.of(task)[p][-rounds:] if t is not None] for p in different}
         return {p: statistics.median(times) if times else float("inf") for p, times in found.items()}
 
     def _measure(self, task: KernelTask, points: Sequence[Point], alone: bool = False) -> None:

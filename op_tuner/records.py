@@ -9,8 +9,8 @@ Times of kernels inside of a network's module have two fields more: `network`, a
 of a kernel alone, and they decide where there are any.
 
 A line is one write() to a file opened for appending, so that processes need no lock and a record that was
-acknowledged survives the process. A line torn by a full disk or a stopped machine is skipped by readers, and
-the next append begins a line of its own.
+acknowledged survives the process. A line torn by a full disk, or by a machine that stopped and left zeros
+in it, is skipped by readers, and the next append begins a line of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ import numpy as np
 
 from ..compiler.code_version import compiler_version
 from ..compiler.kernel_task import Config, DefaultConfig, KernelTask, RejectedConfig
-from ..compiler.target import TARGETS
+from ..compiler.target import TARGETS, Target, runs_here
 from ..compiler.templates.registry import template
 from ..errors import InputError
 from ..settings import cache_dir
@@ -131,7 +131,7 @@ def parse_record(line: str, where: str) -> Record | None:
     try:
         data = json.loads(line)
     except ValueError:
-        if line.startswith(_START) or _START.startswith(line):
+        if line.startswith(_START) or _START.startswith(line) or "\0" in line:
             return None
         raise InputError(f"{where}: expected a record, a line beginning with {_START}") from None
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
@@ -274,14 +274,14 @@ class Records:
     def related(self, task: KernelTask) -> list[Record]:
         """Records of the same work on CPUs with vectors as wide as the task's, failures too: of the task, or
         where there are none, of targets that differ in the CPU that code is scheduled for."""
-        if found := self.of(task):
+        wide = (task.target.arch, task.target.vector_bits)
+        if found := [r for r in self.of(task) if vectors(r) == wide]:
             return found
         for record in self._without_work:
             self._by_work.setdefault(work_of(record.key), []).append(record)
         self._without_work = []
         same = self._by_work.get(work_of(task.key), ())
-        target = task.target
-        return [r for r in same if _vectors(r) == (target.arch, target.vector_bits)]
+        return [r for r in same if vectors(r) == wide]
 
     def nearest(self, task: KernelTask, hardware: Hardware | None = None) -> Record | None:
         """The fastest on the most similar machine that has a record of the work: a prior, no measurement."""
@@ -289,17 +289,27 @@ class Records:
         worked = [r for r in self.related(task) if r.error is None]
         return min(worked, key=lambda r: (machine.distance(r.hardware), r.seconds), default=None)
 
-    def pick_config(self, task: KernelTask) -> Config:
+    def hardware_for(self, target: Target) -> Hardware:
+        """Whose times count for a target: this machine's, or for one that this machine cannot be, those of
+        the machine or simulation that most records of the target come from."""
+        if target.gpu or runs_here(target):
+            return hardware_of(target)
+        name = f"{target.name}/{target.cpu}"
+        known = Counter(r.hardware for r in self if r.target == name)
+        return max(known, key=lambda machine: known[machine], default=hardware_of(target))
+
+    def pick_config(self, task: KernelTask, evict: int | None = None) -> Config:
         """The best known answers, of the nearest machine if not of this one; else the default rule.
 
         See `confirmed` where they were measured inside of a network; else a config is as fast as the median
-        of its measurements, so that one lucky run does not decide.
+        of its measurements, so that one lucky run does not decide. Where there are measurements of the kind
+        `evict`, these alone count.
         """
         worked = [r for r in self.related(task) if r.seconds is not None]
         if not worked or task.program is not None:
             return DefaultConfig()
         here = hardware_of(task.target)
-        record = fastest_nearby(worked, self.in_networks(task), here)
+        record = fastest_nearby(worked, self.in_networks(task), here, evict)
         try:
             template(task).params(task, RecordedConfig(record.config))
         except RejectedConfig:
@@ -315,7 +325,7 @@ def work_of(key: str) -> str:
     return " ".join((*parts[:2], *parts[3:]))
 
 
-def _vectors(record: Record) -> tuple[str, int]:
+def vectors(record: Record) -> tuple[str, int]:
     """Architecture and vector bits of the target: as its name says, or for `host` as the machine has them."""
     target = TARGETS.get(record.target.partition("/")[0])
     if target is not None:
@@ -326,13 +336,15 @@ def _vectors(record: Record) -> tuple[str, int]:
     return "x86_64", 512 if "avx512f" in isa else 256 if "avx2" in isa else 128
 
 
-def fastest_nearby(worked: Sequence[Record], inside: Sequence[Record], machine: Hardware) -> Record:
+def fastest_nearby(
+    worked: Sequence[Record], inside: Sequence[Record], machine: Hardware, wanted: int | None = None
+) -> Record:
     """The config to take among records of one task that worked: on the hardware that is nearest to `machine`,
-    of the kind of measurement (`evict`) that there is most of. `inside` are those of networks."""
+    of the `wanted` kind of measurement (`evict`) or that there is most of. `inside` are those of networks."""
     near = min(machine.distance(r.hardware) for r in worked)
     there = [r for r in worked if machine.distance(r.hardware) == near]
     kinds = Counter(r.evict for r in there)
-    evict = max(kinds, key=lambda kind: (kinds[kind], kind))
+    evict = max(kinds, key=lambda kind: (kind == wanted, kinds[kind], kind))
     return taken([r for r in (*there, *inside) if machine.distance(r.hardware) == near and r.evict == evict])
 
 
@@ -421,10 +433,10 @@ def llvm_version() -> str:
     return ".".join(map(str, llvm.llvm_version_info))
 
 
-def tuned_configs(path: Path | None) -> Callable[[KernelTask], Config]:
+def tuned_configs(path: Path | None, evict: int | None = None) -> Callable[[KernelTask], Config]:
     """The best config of a task that is known from a file, or from the records that ship with Burnish; the
     default rule where there is none. Without a file, only those that ship count."""
-    return Records(path, own=path is not None).pick_config
+    return partial(Records(path, own=path is not None).pick_config, evict=evict)
 
 
 def merge(into: Path, sources: Iterable[Path]) -> int:

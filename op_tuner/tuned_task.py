@@ -41,6 +41,7 @@ class TunedTask:
     space: Space
     strategy: Strategy
     default: Point
+    told: Point | None = None  # what records of another compiler or machine would take
     times: dict[Point, list[float]] = field(default_factory=dict)  # alone, of what worked
     inside: list[Record] = field(default_factory=list)  # of networks
     failed: set[Point] = field(default_factory=set)
@@ -100,6 +101,12 @@ class TunedTask:
     @property
     def default_known(self) -> bool:
         return self.default in self.times or self.default in self.failed
+
+    @property
+    def hints(self) -> list[Point]:
+        """What was told and has not been measured."""
+        known = self.told is None or self.told in self.times or self.told in self.failed
+        return [] if known or self.told is None else [self.told]
 
     @property
     def saved(self) -> float:

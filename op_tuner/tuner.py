@@ -29,7 +29,7 @@ from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local, Spans
 from .measure import SECONDS, Measurement
 from .model import OBJECTIVES, CostModel
-from .records import CONFIRMED, Records, made_by
+from .records import CONFIRMED, RecordedConfig, Records, made_by
 from .space import Point, Space
 from .tuned_task import TunedTask, Wanted
 
@@ -100,11 +100,11 @@ class Trial:
 class Tuner:
     """Measures configs of the tasks that are wanted.
 
-    The default config of every task in the plan is measured first and competes with all others; a config that
-    is to replace it is compared with it once more, in the `network` if that is given. Records of this machine
-    and compiler count as measured. `replan` gives what is wanted by all that is recorded by now; `announce`
-    is told once how long the run will take, as soon as trials have shown it; `prior` is what a learned model
-    begins with.
+    The default config of every task in the plan is measured first and competes with all others, then what
+    records of another compiler or machine would take. A config that is to replace the default is compared
+    with it once more, in the `network` if that is given. Records of this machine and compiler count as
+    measured. `replan` gives what is wanted by all that is recorded by now; `announce` is told once how long
+    the run will take, as soon as trials have shown it; `prior` is what a learned model begins with.
     """
 
     def __init__(
@@ -216,7 +216,9 @@ class Tuner:
 
     def _task(self, wanted: Wanted) -> TunedTask:
         space = Space(wanted.task)
-        found = TunedTask(wanted, space, self._choosing.strategy(wanted.task), space.default())
+        config = self.records.pick_config(wanted.task, self.evict)
+        told = space.point(config.answers) if isinstance(config, RecordedConfig) else None
+        found = TunedTask(wanted, space, self._choosing.strategy(wanted.task), space.default(), told)
         machine, here = self.measure.hardware, made_by()
         for r in self.records.of(wanted.task):
             if r.hardware == machine and r.evict == self.evict and r.made_by == here:
@@ -237,6 +239,9 @@ class Tuner:
                 self._choosing.prepare([t.strategy for t in [*self._ranking(), *new[n:]]])
                 self._try([(found, found.default) for found in new[n : n + BATCH]])
             self._try([(found, found.default) for found in new if found.excused and not found.default_known])
+            hints = [(found, point) for found in new for point in found.hints]
+            for n in range(0, len(hints), BATCH):
+                self._try(hints[n : n + BATCH])
             self._default_again([t for t in new if t.disturbed] + self._dropped)
             if self._over(self._reserve()) or not self.plan_again():
                 return
@@ -291,7 +296,7 @@ class Tuner:
     def _batch(self, found: TunedTask) -> None:
         self._batches += 1
         if not found.default_known:
-            self._try([(found, found.default)])
+            self._try([(found, point) for point in (found.default, *found.hints)])
             return
         start = time.monotonic()
         left = max(1, self._left(found))

@@ -12,15 +12,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..compiler.kernel_task import KernelTask
-from .hardware import this_hardware
+from ..compiler.kernel_task import Config, KernelTask
+from .hardware import Hardware
 from .records import PLAN, Record, Records, confirmed
 
 
 @dataclass(frozen=True)
 class PlanPair:
     """Names of the plan that is made without measuring and of another one with its configs; `heard` are the
-    records in which networks compared them on this machine."""
+    records in which networks compared them on one machine."""
 
     first: str
     other: str
@@ -33,11 +33,17 @@ class PlanPair:
         return bool(self.heard) and (found is None or found.share >= 1)
 
 
-def plan_pair(first: Iterable[KernelTask], other: Iterable[KernelTask], records: Records) -> PlanPair:
-    """Of two plans by the tasks that they run, each as often as it runs; configs are what records say."""
+def plan_pair(
+    first: Iterable[KernelTask],
+    other: Iterable[KernelTask],
+    records: Records,
+    machine: Hardware,
+    evict: int | None = None,
+) -> PlanPair:
+    """Of two plans by the tasks that they run, each as often as it runs; configs are what records say of such
+    measurements (`evict`)."""
     plain = _digest(task.digest for task in first)
-    name = _digest(f"{task.digest} {_config(task, records)}" for task in other)
-    machine = this_hardware()
+    name = _digest(f"{task.digest} {_answers(records.pick_config(task, evict))}" for task in other)
     said = [r for r in records.in_networks(plain) if r.hardware == machine and r.config == {PLAN: name}]
     return PlanPair(plain, name, tuple(r for r in said if r.seconds is not None))
 
@@ -46,5 +52,5 @@ def _digest(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
 
 
-def _config(task: KernelTask, records: Records) -> str:
-    return json.dumps(getattr(records.pick_config(task), "answers", {}), sort_keys=True)
+def _answers(config: Config) -> str:
+    return json.dumps(getattr(config, "answers", {}), sort_keys=True)

@@ -22,6 +22,7 @@ from ..errors import InputError, RunError, ToolError
 from .device import Answer, Device, Request, measure_on_worker, this_device
 from .isolate import TIME_LIMIT, Candidate, Spans
 from .measure import SECONDS, Measurement
+from .records import made_by
 
 RESOURCE = "device"
 LOOPBACK = "127.0.0.1"
@@ -125,7 +126,12 @@ class Workers:
         kinds = set(self._client.run(this_device, workers=addresses).values())
         if len(kinds) > 1:
             raise InputError(f"workers of different kinds: {'; '.join(sorted(map(str, kinds)))}")
-        return kinds.pop()
+        device = kinds.pop()
+        if device.made_by != made_by():
+            raise InputError(
+                f"the workers run Burnish {device.made_by}, this is {made_by()}: install the same one on all"
+            )
+        return device
 
 
 def distributed() -> ModuleType:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from burnish import pipeline
+from burnish.compiler.target import host
 
 
 @pytest.fixture
@@ -22,6 +24,18 @@ def compiled(two_layers, tmp_path, monkeypatch):
         return [(s.kernel, s.tasks) for s in module.steps] + module.run({"x": x})["y"].ravel().tolist()
 
     return run, tmp_path / "kernels"
+
+
+def test_a_cpu_of_the_same_name_with_other_features_has_its_own(compiled, monkeypatch):
+    """A hypervisor may hide half of a CPU's vectors."""
+    run, folder = compiled
+    run()
+    before = set(folder.iterdir())
+    fewer = replace(host(), features=host().features[:-1])
+    monkeypatch.setattr(pipeline, "get_target", lambda target: fewer)
+    run()
+    assert before and not before & (set(folder.iterdir()) - before)
+    assert len(set(folder.iterdir())) == 2 * len(before)
 
 
 def damage(path: Path, how: int) -> None:

@@ -16,8 +16,10 @@ from burnish.commands.options import parse_duration
 from burnish.errors import InputError
 from burnish.kernel_cache import KernelStore
 from burnish.models import zoo
+from burnish.op_tuner import records as records_module
 from burnish.op_tuner.records import Records, read
 
+pytestmark = pytest.mark.usefixtures("nothing_shipped")
 FAST = ("--threads", 1, "--strategy", "random")
 ONE = {"threads": 1, "strategy": "random"}
 X = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
@@ -39,7 +41,15 @@ def answers(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory):
+def nothing_shipped(tmp_path_factory):
+    """Whatever records ship: what is taken here is what was found here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records_module, "SHIPPED", tmp_path_factory.mktemp("shipped"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory, nothing_shipped):
     path = tmp_path_factory.mktemp("tuned") / "records.jsonl"
     return package.tune(zoo.build("digits"), trials=12, records=path, **ONE)
 

@@ -217,7 +217,7 @@ class Plans(Network):
         self.first, self.records, self.tasks = first, records, tasks
 
     def pair(self):
-        return plan_pair(*self.tasks, self.records)
+        return plan_pair(*self.tasks, self.records, this_hardware())
 
     def __call__(self, variants, seconds, time_limit):
         assert variants[-1] is None and None not in variants[:-1]
@@ -238,7 +238,7 @@ def test_plans_are_compared_with_the_best_configs(task, records, first, refused)
     again = Plans({}, first, records, tasks)
     tuned(task, records, again, trials=1, calls=1)
     assert again.asked == [], "it is known"
-    assert plan_pair(*tasks, Records(records.path, shipped=False)) == pair
+    assert plan_pair(*tasks, Records(records.path, shipped=False), this_hardware()) == pair
     records.add(*(replace(r, config={"x": 5}, seconds=r.seconds / 2) for r in records.in_networks(task)))
     assert not network.pair().heard, "with another config it is another plan"
 

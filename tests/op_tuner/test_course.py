@@ -87,6 +87,13 @@ def test_the_fastest_are_measured_again(tmp_path, task):
     assert times_of(tmp_path, measure).again(task, points, 3)[points[1]] == 1e-3 and len(measure.seen) == 8
 
 
+def test_times_of_two_sessions_are_not_compared(tmp_path, task):
+    times_of(tmp_path, Measurer()).again(task, [(("x", 8), ("y", 7))], 3)
+    slow = times_of(tmp_path, Measurer(scale={task.name: 2e-3}))
+    points = [(("x", 8), ("y", 7)), (("x", 5), ("y", 3))]
+    assert slow.again(task, points, 3) == {points[0]: 16e-3, points[1]: 2e-3}
+
+
 def test_records_of_other_compilers_are_not_told(tmp_path, task, monkeypatch):
     run(task, times_of(tmp_path, Measurer()), trials=8)
     monkeypatch.setattr("burnish.op_tuner.course.made_by", lambda: "another")

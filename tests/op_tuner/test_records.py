@@ -15,6 +15,7 @@ from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.target import get_target
 from burnish.compiler.templates import naive
 from burnish.errors import InputError
+from burnish.op_tuner.costs import MeasuredCosts
 from burnish.op_tuner.hardware import Hardware, this_hardware
 from burnish.op_tuner.records import RecordedConfig, Records, append, best_per_task, merge, parse_record, read
 
@@ -42,6 +43,15 @@ def test_append_and_read(tmp_path):
     assert [r.runs for r in found] == [10, 11, 12] and end == path.stat().st_size
     append(path, [record(runs=13)])
     assert [r.runs for r in read(path, end)[0]] == [13]
+
+
+def test_zeros_that_a_stopped_machine_left_are_skipped(tmp_path):
+    path = tmp_path / "r.jsonl"
+    append(path, [record(runs=1)])
+    with path.open("a") as f:
+        f.write("\0" * 512 + record(runs=2).line[90:] + "\n")
+    append(path, [record(runs=3)])
+    assert [r.runs for r in read(path)[0]] == [1, 3]
 
 
 @pytest.mark.parametrize("kept", [1, 8, 40, -1])
@@ -142,6 +152,44 @@ def test_a_cpu_helps_another_whose_vectors_are_as_wide(tmp_path):
     assert (
         records.pick_config(task).choose("lanes", (4, 16), 16) == 4 and records.pick_config(task).origin == ""
     )
+
+
+def test_configs_for_other_vectors_are_not_taken_though_the_cpu_has_the_same_name(tmp_path):
+    """A hypervisor may hide half of a CPU's vectors."""
+    narrow = replace(get_target("x86-64-v3"), name="host", cpu="znver5")
+    task = replace(double(), target=narrow)
+    hardware = replace(OTHER, core="znver5", isa=("avx2", "avx512f"))
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    records.add(record(task=task.digest, key=task.key, target="host/znver5", hardware=hardware))
+    assert type(records.pick_config(task)) is DefaultConfig
+    records.add(record(task=task.digest, key=task.key, target="host/znver5", hardware=OTHER))
+    assert records.pick_config(task).choose("lanes", (1, 16), 1) == 16
+
+
+def test_a_network_has_the_configs_that_were_measured_as_in_it(tmp_path):
+    task = double()
+    own = [record(task=task.digest, evict=0, seconds=1.0 + n, config={"lanes": n}) for n in (2, 4)]
+    more = [record(task=task.digest, evict=1 << 20, seconds=9.0 - n, config={"lanes": n}) for n in (2, 4, 8)]
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    records.add(*own, *more)
+    picked = [
+        records.pick_config(task, evict).choose("lanes", (2, 4, 8), 1) for evict in (0, 1 << 20, 5, None)
+    ]
+    assert picked == [2, 8, 8, 8]
+
+
+def test_of_a_target_that_this_machine_cannot_be_the_records_of_another_count(tmp_path):
+    task = replace(double(), target=get_target("cortex-a53"))
+    board = replace(OTHER, cpu="board", isa=("neon",))
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    assert records.hardware_for(task.target) == this_hardware() == records.hardware_for(double().target)
+    records.add(
+        record(task=task.digest, key=task.key, target="cortex-a53/cortex-a53", hardware=board, evict=0)
+    )
+    assert records.hardware_for(task.target) == board
+    assert records.hardware_for(double().target) == this_hardware()
+    cost = MeasuredCosts(records, task.target, 1, measure=False)(task)
+    assert (cost.seconds, cost.source) == (1e-3, "record")
 
 
 def test_the_best_is_the_fastest_of_what_was_confirmed():

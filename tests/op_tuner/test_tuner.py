@@ -186,6 +186,18 @@ def test_a_disturbed_default_is_measured_again_at_once(tasks, records):
     assert found.measured == 3 and [t.before for t in found.tasks] == [7e-3, 7e-3]
 
 
+def test_what_an_older_compiler_found_is_measured_right_after_the_default(tasks, records):
+    tuner(tasks[:1], records, Measurer()).run(trials=60)
+    old = Records(records.path.with_name("old.jsonl"), shipped=False)
+    old.add(*(replace(r, burnish="0" * 16) for r in records))
+    measurer = Measurer()
+    found = tuner(tasks[:1], old, measurer)
+    found.run(trials=3)
+    wanted = dict(found.tasks[0].told)
+    assert [at for _, at in measurer.seen[:2]] == [(1, 1), (wanted["x"], wanted["y"])]
+    assert found.after < found.before
+
+
 def test_records_of_other_kinds_do_not_count(tasks, records):
     tuner(tasks, records, Measurer()).run(trials=5)
     assert sum(t.trials for t in tuner(tasks, records, Measurer()).tasks) == 5

@@ -128,6 +128,12 @@ def test_two_devices_measure_one_at_a_time_and_a_killed_one_loses_nothing(site, 
     assert 0 < tuner.spent.overhead < tuner.spent.whole
 
 
+def test_workers_of_another_burnish_are_refused(site, monkeypatch):
+    monkeypatch.setattr(workers, "made_by", lambda: "0123 1.2.3")
+    with pytest.raises(InputError, match=r"the workers run Burnish \w+ [\d.]+, this is 0123 1.2.3: install"):
+        Workers(site.address, 1)
+
+
 def test_without_workers_it_ends(site, monkeypatch):
     measure = Workers(site.address, 1, seconds=0.002)
     monkeypatch.setattr(workers, "LONELY", 1.0)
