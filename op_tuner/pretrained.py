@@ -28,7 +28,7 @@ from .space import Point
 
 FORMAT = 1
 FOLDER = Path(__file__).parent / "data"
-"""The models that ship, one for each architecture: x86_64.model."""
+"""The models that ship, one for each architecture and width of vectors: x86_64-256.model."""
 DEPTH, ROUNDS = 6, 300
 """Of the trees; many tasks have more to tell than one, for which `model` has fewer and smaller ones."""
 
@@ -125,7 +125,19 @@ def _parse(path: Path) -> tuple[About, bytes]:
 
 
 def path_for(target: Target) -> Path:
-    return FOLDER / f"{target.triple.partition('-')[0]}.model"
+    """Where a model of the target's own vectors is."""
+    return FOLDER / f"{target.triple.partition('-')[0]}-{target.vector_bits}.model"
+
+
+def nearest(target: Target) -> Path:
+    """The model of the target's own vectors, or else of those of its architecture that are next to them."""
+    own = path_for(target)
+
+    def apart(path: Path) -> int:
+        return abs(int(path.stem.rpartition("-")[2]) - target.vector_bits)
+
+    there = sorted(own.parent.glob(f"{own.stem.rpartition('-')[0]}-*.model"))
+    return min(there, key=apart, default=own)
 
 
 @lru_cache(maxsize=4)
@@ -134,7 +146,7 @@ def shipped(target: Target) -> tuple[CostModel | None, str]:
     if target.gpu:
         return None, "searched without a pre-trained model: there is none for GPUs"
     try:
-        model, about = load(path_for(target))
+        model, about = load(nearest(target))
     except InputError as error:
         return None, f"searched without a pre-trained model: {error}"
     return model, f"searched from a model of {about}"

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,11 +89,16 @@ def test_what_ships_is_found_or_its_absence_is_told(tmp_path, monkeypatch):
     shipped.cache_clear()
     model, says = shipped(host())
     assert model is None and "there is no pre-trained model" in says
-    save(tmp_path / "x86_64.model", fit([samples(0)]), ABOUT)
-    shipped.cache_clear()
-    for target in (host(), get_target("x86-64-v4")):
-        model, says = shipped(target)
+    save(tmp_path / "x86_64-256.model", fit([samples(0)]), ABOUT)
+    for target in ("x86-64-v3", "x86-64-v4", "x86-64"):
+        shipped.cache_clear()
+        model, says = shipped(get_target(target))
         assert model is not None and says == "searched from a model of 40 measurements of 2 tasks on a CPU"
+    assert shipped(get_target("cortex-a53"))[0] is None
+    save(tmp_path / "x86_64-512.model", fit([samples(0)]), replace(ABOUT, tasks=3))
+    shipped.cache_clear()
+    assert "of 3 tasks" in shipped(get_target("x86-64-v4"))[1]
+    assert "of 2 tasks" in shipped(get_target("x86-64-v3"))[1]
     shipped.cache_clear()
 
 
