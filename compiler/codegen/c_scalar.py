@@ -31,6 +31,7 @@ from ..ir.scalar import (
     children,
     const,
     substitute,
+    touches_memory,
     variables,
     walk,
 )
@@ -414,10 +415,6 @@ def element_name(buffer: Buffer, index: Sequence[Expr]) -> str:
             raise InternalError(f"register buffer {buffer.name} is indexed by {i!r}")
         places.append(str(form.offset))
     return identifier("_".join([buffer.name, *places]))
-
-
-def touches_memory(e: Expr) -> bool:
-    return any(isinstance(x, Load) or (isinstance(x, Call) and x.op == "checked") for x in walk(e))
 
 
 def _certain(e: Expr, known: dict[Expr, frozenset[Expr]]) -> frozenset[Expr]:

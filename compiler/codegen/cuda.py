@@ -16,7 +16,7 @@ _TYPES = {
 }  # fmt: skip
 
 _VECTOR = """
-template <class T, int N> struct alignas(sizeof(T) * N) vec { T at[N]; };
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec { T at[N]; };
 template <int N, class T> __device__ __forceinline__ vec<T, N> load_aligned(const T *p) {
   return *reinterpret_cast<const vec<T, N> *>(p);
 }

@@ -222,6 +222,8 @@ class _Checker:
                 raise InternalError(
                     f"a barrier inside of loop {loop.var}, whose length differs between threads"
                 )
+        if st.scope == "block" and scope.divergent:
+            raise InternalError("a block barrier where threads of the block may go different ways")
 
 
 def _with_variation(scope: _Scope, loop: For) -> _Scope:

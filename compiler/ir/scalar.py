@@ -510,6 +510,11 @@ def variables(e: Expr) -> frozenset[str]:
     return e.__dict__["_variables"]
 
 
+def touches_memory(e: Expr) -> bool:
+    """Whether computing it reads memory, or reports what is out of range."""
+    return any(isinstance(x, Load) or (isinstance(x, Call) and x.op == "checked") for x in walk(e))
+
+
 def loads(e: Expr) -> list[Load]:
     return [x for x in walk(e) if isinstance(x, Load)]
 

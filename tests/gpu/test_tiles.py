@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from burnish.compiler.ir.types import Layout
+from burnish.compiler.build_kernel import build_kernel
+from burnish.compiler.ir.scalar import Load, Var, const, lt, select
+from burnish.compiler.ir.types import F16, F32, I64, Layout
 from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import Einsum, MatMul
 from burnish.compiler.target import TARGETS
+from burnish.compiler.templates.gpu import staging
 from burnish.compiler.templates.gpu.product import main_product
+from burnish.compiler.templates.gpu.staging import MOST_BLOCKS, is_copy
 from burnish.compiler.templates.gpu.tiles import lines, params
 from burnish.graph_passes.make_tasks import task_of
 
@@ -72,6 +77,25 @@ def test_whole_steps_along_inner_axes(opencl):
 def test_drawn_configs(opencl):
     rng = random.Random(1)
     check_all(CASES[::2], TARGETS["opencl"], lambda: Drawn(rng), "tiles")
+
+
+def test_grids_beyond_cudas_limits_are_of_one_axis(opencl, monkeypatch):
+    for size in ("f32[70000,8,8]", "f32[4000000,16]"):
+        graph = build_graph(Case(MatMul(), (size, size.replace("4000000,16", "16,8"))))
+        task = task_of(graph, graph.nodes[0], TARGETS["cuda-sm80"], 1)
+        (step,) = build_kernel(replace(task, algorithm="tiles"), DefaultConfig(), "k").steps
+        blocks, *others = step.launch.grid
+        assert others == [1, 1] and blocks > MOST_BLOCKS
+    monkeypatch.setattr(staging, "MOST_BLOCKS", 1)
+    check_all(CASES, TARGETS["opencl"], only="tiles")
+    check_meaning(SMALL[0], TARGETS["cuda-sm80"], "tiles")
+
+
+def test_what_reads_memory_to_find_its_place_is_no_copy():
+    i, zero = Var("i"), const(0.0, F32)
+    assert is_copy(select(lt(i, 3), Load("x", (i,), F32), zero))
+    assert not is_copy(select(lt(i, 3), Load("x", (Load("at", (i,), I64),), F32), zero))
+    assert not is_copy(select(lt(i, 3), Load("x", (i,), F16), const(0.0, F16)))
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):

@@ -89,6 +89,7 @@ WRONG = {
     "gang barrier in a program that is no gang": loop("i", 8, COPY, Barrier("gang")),
     "barrier inside of a vector loop": blocks(loop("v", 4, Barrier("block"), kind="vector")),
     "whose length differs between threads": blocks(threads(loop("i", Var("tx"), Barrier("block")))),
+    "may go different ways": blocks(threads(If(s.lt(Var("tx"), 3), (Barrier("block"),)))),
     "unknown barrier 'world'": Barrier("world"),
 }
 

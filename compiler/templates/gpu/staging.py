@@ -12,6 +12,7 @@ from .common import THREAD, let, over
 from .product import Axes, Product, along_sums, digits, size, within
 
 ROW, COLUMN, BATCH = Var("block_y"), Var("block_x"), Var("block_z")
+MOST_BLOCKS = 65_535  # along y and z of CUDA's grids
 MOST_AHEAD = 8  # elements that a thread moves to shared memory at once, each in a register on its way
 
 
@@ -36,10 +37,15 @@ class SharedFactor:
 
 
 def is_copy(factor: Expr) -> bool:
-    """Whether elements are zero or what is in memory, in words that GPUs copy on their own."""
+    """Whether elements are zero or what is in memory, in words that GPUs copy on their own.
+
+    A copy's address is computed for every element, also where zero is copied: nothing may be read for it.
+    """
     if isinstance(factor, Select):
         return factor.other == s.const(0, factor.dtype) and is_copy(factor.then)
-    return isinstance(factor, Load) and factor.dtype.bytes in (4, 8)
+    if not isinstance(factor, Load) or factor.dtype.bytes not in (4, 8):
+        return False
+    return not any(s.touches_memory(e) for e in factor.index)
 
 
 COMMIT = Intrinsic("commit_copies", (), ())
@@ -81,9 +87,16 @@ class Blocks:
         at = s.binary("floordiv", BATCH, self.parts)
         inner = digits(self.p.batch, at, inner) if z > 1 else _zeros(self.p.batch, inner)
         inner = (let("of_parts", s.binary("mod", BATCH, self.parts), inner),)
-        inner = (over(COLUMN.name, -(-n // self.tile[1]), "block.x", *inner),)
-        inner = (over(ROW.name, -(-m // self.tile[0]), "block.y", *inner),)
-        return over(BATCH.name, z * self.parts, "block.z", *inner)
+        rows, columns, batch = -(-m // self.tile[0]), -(-n // self.tile[1]), z * self.parts
+        if max(rows, batch) > MOST_BLOCKS:
+            number, slab = Var("of_blocks"), s.binary("floordiv", Var("of_blocks"), columns)
+            inner = (let(COLUMN.name, s.binary("mod", number, columns), inner),)
+            inner = (let(ROW.name, s.binary("mod", slab, rows), inner),)
+            inner = (let(BATCH.name, s.binary("floordiv", slab, rows), inner),)
+            return over(number.name, batch * rows * columns, "block.x", *inner)
+        inner = (over(COLUMN.name, columns, "block.x", *inner),)
+        inner = (over(ROW.name, rows, "block.y", *inner),)
+        return over(BATCH.name, batch, "block.z", *inner)
 
     def stage_rows(self, to: SharedFactor, step: Expr) -> Body:
         """The left factor's values of this block and step → shared memory, an element a thread at a time."""

@@ -66,10 +66,12 @@ PRECISIONS = {
 
 
 def tf32(value: Expr) -> Expr:
-    """Rounded to the nearest TF32, away from zero in ties, as PTX's cvt.rna.tf32.f32 does."""
-    bits = s.binary("add", s.call("bitcast_u32", value), s.const(0x1000, U32))
-    rounded = s.call("bitcast_f32", s.binary("and", bits, s.const(0xFFFFE000, U32)))
-    return s.select(s.call("isnan", value), value, rounded)
+    """Rounded to the nearest TF32, away from zero in ties, as PTX's cvt.rna.tf32.f32 does. What is no number
+    stays none in the bits that are left of it."""
+    bits = s.call("bitcast_u32", value)
+    rounded = s.binary("and", s.binary("add", bits, s.const(0x1000, U32)), s.const(0xFFFFE000, U32))
+    none = s.binary("or", bits, s.const(0x00400000, U32))
+    return s.call("bitcast_f32", s.select(s.call("isnan", value), none, rounded))
 
 
 # --- what the planner asks ------------------------------------------------------------------------------

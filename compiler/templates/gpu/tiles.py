@@ -287,7 +287,7 @@ class _Builder:
         ahead = self.c.stages - 1
         first = tuple(st for n in range(ahead) for st in (*self.staged(s.const(n)), COMMIT))
         body = (wait_for_copies(ahead - 1), Barrier(), *self.staged(step + ahead), COMMIT, multiply)
-        return (*first, loop(step.name, self.blocks.steps, *body))
+        return (*first, loop(step.name, self.blocks.steps, *body), wait_for_copies(0))
 
     def staged(self, step: Expr) -> Body:
         """The factors of a step → their place in shared memory."""
