@@ -129,9 +129,13 @@ def command(
 
 def _announce(forecast: Forecast) -> None:
     """On standard error, where progress is shown."""
-    what = f"about {forecast.seconds:.0f} s in all, {forecast.trials} trials; the network's "
-    what += f"{1e3 * forecast.before:.3f} ms are expected to become {1e3 * forecast.after:.3f} ms"
-    what += f" ({forecast.gain:.2f}×), by the trials of {forecast.calibration:.0f} s"
+    what = f"about {forecast.seconds:.0f} s in all, {forecast.trials} trials; "
+    if forecast.after < math.inf:
+        before = f"{1e3 * forecast.before:.3f} ms" if forecast.before < math.inf else "time, yet unknown,"
+        what += f"the network's {before} is expected to become {1e3 * forecast.after:.3f} ms"
+        what += f" ({forecast.gain:.2f}×), by the trials of {forecast.calibration:.0f} s"
+    else:
+        what += "what it will gain is not known: a kernel of the network has no config that works yet"
     Console(stderr=True).print(what, highlight=False, soft_wrap=True, markup=False)
 
 

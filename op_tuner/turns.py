@@ -2,7 +2,8 @@
 
     prepare   one module after the other is made, loaded and run once
     turn      of each module: one run that nobody times, so that caches hold what is its own, and one profiled
-    round     a turn of each, forwards and backwards, so that a drift of the machine is the same for all
+    round     a turn of each, beginning with another one each time, so that a drift of the machine is the same
+              for all; none follows itself, since it would find more in the caches than others do
 
 What a module does wrong is heard as the end of its child, with the number of the module. If time is over
 while one is being made, none of them is to blame: the number is that of the first.
@@ -83,7 +84,7 @@ def _act(make: Make, count: int, seconds: float, parent: Parent) -> None:
             if done >= LEAST_ROUNDS and time.monotonic() > end:
                 break
             times: dict[int, Times] = {}
-            for n in range(count) if done % 2 == 0 else reversed(range(count)):
+            for n in _order(count, done):
                 parent.send(n)
                 loaded[n].context.run()
                 times[n] = _times(loaded[n])
@@ -91,6 +92,12 @@ def _act(make: Make, count: int, seconds: float, parent: Parent) -> None:
         parent.send({"done": True})
     except Exception as error:
         parent.send({"error": "memory" if isinstance(error, MemoryError) else "run", "detail": str(error)})
+
+
+def _order(count: int, done: int) -> list[int]:
+    """Of the modules in the round behind so many."""
+    first = done if count > 2 else 0
+    return [(first + n) % count for n in range(count)]
 
 
 def _times(loaded: Loaded) -> Times:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..ir.loops import Buffer
 from ..ir.types import BF16, BOOL, F16, DType
@@ -57,6 +57,8 @@ class Dialect:
     block_index: tuple[str, str, str]
     thread_index: tuple[str, str, str]
     barrier: str
+    conversions: Mapping[str, str] = field(default_factory=dict)
+    """Helper functions between f32 and the narrow floats that the device has instructions for, f32_to_f16."""
 
     def signature(
         self,

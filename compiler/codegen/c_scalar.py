@@ -381,7 +381,13 @@ class Scalars:
         if source.is_float and dtype.is_integer:
             return self.saturated(a, source, dtype)
         if F16 in (source, dtype) or BF16 in (source, dtype):
-            raise InternalError(f"code generation: a cast from {source} to {dtype} must be expanded before")
+            name = f"{source}_to_{dtype}"
+            if name not in self.dialect.conversions:
+                raise InternalError(
+                    f"code generation: a cast from {source} to {dtype} must be expanded before"
+                )
+            self.helpers[name] = self.dialect.conversions[name]
+            return Operand(f"{name}({a.text})", type, True)
         return a if a.type == type else Operand(f"({type}){a.inner}", type)
 
     def saturated(self, a: Operand, source: DType, dtype: DType) -> Operand:

@@ -39,6 +39,27 @@ template <class To, class From> __device__ __forceinline__ To bits(From from) {
 PRELUDE = "".join(
     f"typedef {word} {name};\n" for name, word in _TYPES.items() if name != "f64"
 ) + _VECTOR.lstrip("\n")
+
+
+def _conversion(source: str, target: str, instruction: str) -> tuple[str, str]:
+    kinds = {"f32": ("f32", "f"), "f16": ("u16", "h"), "bf16": ("u16", "h")}
+    (given, in_register), (made, out_register) = kinds[source], kinds[target]
+    text = f"""static __device__ __forceinline__ {made} {source}_to_{target}({given} a) {{
+  {made} b;
+  asm("{instruction} %0, %1;" : "={out_register}"(b) : "{in_register}"(a));
+  return b;
+}}"""
+    return f"{source}_to_{target}", text
+
+
+CONVERSIONS = dict(
+    _conversion(*words)
+    for words in (
+        ("f32", "f16", "cvt.rn.f16.f32"),
+        ("f16", "f32", "cvt.f32.f16"),
+        ("f32", "bf16", "cvt.rn.bf16.f32"),  # sm_80 and later, as all targets here
+    )
+)
 OPTIONS = ("-fmad=false",)
 """For the compiler: multiply-adds are fused where the source says so, and nowhere else."""
 
@@ -94,4 +115,5 @@ DIALECT = Cuda(
     block_index=("(int)blockIdx.x", "(int)blockIdx.y", "(int)blockIdx.z"),
     thread_index=("(int)threadIdx.x", "(int)threadIdx.y", "(int)threadIdx.z"),
     barrier="__syncthreads();",
+    conversions=CONVERSIONS,
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ..ir import loops as L
 from ..ir.loops import Program
 from ..ir.scalar import Binary, Call, Expr, walk
+from ..ir.types import BF16, F16, DType
 from ..kernel_task import Config, KernelTask
 from ..target import Target
 from ..templates.registry import template
@@ -30,16 +32,24 @@ def lower(task: KernelTask, cfg: Config) -> Program:
 
 
 def finished(program: Program, target: Target) -> Program:
-    return finish(program, has_f16c="f16c" in target.features, partition=target.kind == "cpu")
+    return finish(program, native_narrow(target), partition=target.kind == "cpu")
 
 
-def finish(program: Program, has_f16c: bool, partition: bool = True) -> Program:
-    """`partition`: whether loops may be cut where their guards begin to hold or fail."""
+def native_narrow(target: Target) -> tuple[DType, ...]:
+    """The narrow floats that the target's own instructions round to."""
+    if target.gpu and target.gpu.language == "cuda":
+        return F16, BF16
+    return (F16,) if "f16c" in target.features else ()
+
+
+def finish(program: Program, native: Collection[DType], partition: bool = True) -> Program:
+    """`native`: as of `expand_narrow`; `partition`: whether loops may be cut where their guards begin to hold
+    or fail."""
     simple = simplify_program(program)
     program = resolve_guards(simple) if partition else resolve_guards(simple, limit=0)
 
     def expand(e: Expr) -> Expr:
-        return expand_narrow(expand_math(e), has_f16c) if _may_expand(e) else e
+        return expand_narrow(expand_math(e), native) if _may_expand(e) else e
 
     return replace(program, body=L.map_expressions(program.body, expand))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..ir.scalar import (
     BITCASTS,
     COMPARISONS,
@@ -25,46 +27,46 @@ F16_OVERFLOW = 0x47800000  # 2**16
 REBIAS = (127 - 15) << 23  # between the exponents of f16 and f32
 
 
-def expand_narrow(e: Expr, has_f16c: bool) -> Expr:
+def expand_narrow(e: Expr, native: Collection[DType] = ()) -> Expr:
     """`e` with f16 and bf16 only in loads, constants, selects and bit casts, every value rounded once.
 
-    With `has_f16c`, casts between f16 and f32 (and only these) stay. Arithmetic on narrow floats that is left
-    in `e` is done in f32 and rounded.
+    Casts from f32 to the `native` types stay, and those from f16, if it is one of them. Arithmetic on narrow
+    floats that is left in `e` is done in f32 and rounded.
     """
 
     def expand(x: Expr) -> Expr | None:
         match x:
             case Cast(value=v, type=t) if v.dtype in NARROW or t in NARROW:
-                return _convert(v, t, has_f16c)
+                return _convert(v, t, native)
             case Binary(op=op, a=a, b=b) if a.dtype in NARROW:
-                wide = binary(op, _convert(a, F32, has_f16c), _convert(b, F32, has_f16c))
-                return wide if op in COMPARISONS else _convert(wide, a.dtype, has_f16c)
+                wide = binary(op, _convert(a, F32, native), _convert(b, F32, native))
+                return wide if op in COMPARISONS else _convert(wide, a.dtype, native)
             case Call(op=op, args=args) if args[0].dtype in NARROW and op not in BITCASTS:
-                wide = call(op, *(_convert(a, F32, has_f16c) for a in args))
-                return wide if wide.dtype is not F32 else _convert(wide, args[0].dtype, has_f16c)
+                wide = call(op, *(_convert(a, F32, native) for a in args))
+                return wide if wide.dtype is not F32 else _convert(wide, args[0].dtype, native)
         return None
 
     return transform(e, expand)
 
 
-def _convert(x: Expr, to: DType, has_f16c: bool) -> Expr:
+def _convert(x: Expr, to: DType, native: Collection[DType]) -> Expr:
     if x.dtype in NARROW:
-        x = _widen(x, has_f16c)
+        x = _widen(x, native)
     if to not in NARROW:
         return cast(x, to)
     x = _round_to_odd(x) if x.dtype is F64 else cast(x, F32)
-    if to is BF16:
-        return _to_bf16(x)
-    return cast(x, F16) if has_f16c else _to_f16(x)
+    if to in native:
+        return cast(x, to)
+    return _to_bf16(x) if to is BF16 else _to_f16(x)
 
 
 def _u32(op: str, a: Expr, b: Expr | int) -> Expr:
     return binary(op, a, b if isinstance(b, Expr) else const(b, U32))
 
 
-def _widen(x: Expr, has_f16c: bool) -> Expr:
+def _widen(x: Expr, native: Collection[DType]) -> Expr:
     simple = cast(x, F32)
-    if not isinstance(simple, Cast) or (x.dtype is F16 and has_f16c):
+    if not isinstance(simple, Cast) or (x.dtype is F16 and F16 in native):
         return simple
     bits = cast(call("bitcast_u16", x), U32)
     return call("bitcast_f32", _u32("shl", bits, 16)) if x.dtype is BF16 else _from_f16(bits)

@@ -209,6 +209,23 @@ MULTIPLY(tf32)
 MULTIPLY(f16)
 MULTIPLY(bf16)
 
+// Roundings to the nearest, ties to even; what is no number becomes the one that the GPU makes.
+static unsigned short f32_to_f16(float a) {
+  if (a != a) return 0x7fff;
+  _Float16 half = (_Float16)a;
+  unsigned short bits;
+  std::memcpy(&bits, &half, sizeof bits);
+  return bits;
+}
+static float f16_to_f32(unsigned short a) { return float(emulator::half(a)); }
+static unsigned short f32_to_bf16(float a) {
+  if (a != a) return 0x7fff;
+  std::uint32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  std::uint32_t rest = bits & 0xffff, kept = bits >> 16;
+  return (unsigned short)(kept + (rest > 0x8000 || (rest == 0x8000 && kept % 2)));
+}
+
 // Copies happen as late as they may: when their group is waited for.
 static void copy_async_4(void *to, const void *from, bool there) { emulator::copy(to, from, there, 4); }
 static void copy_async_8(void *to, const void *from, bool there) { emulator::copy(to, from, there, 8); }

@@ -17,7 +17,8 @@ HERE = Path(__file__).parent
 KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), \d+\) (\w+)\(')
 
 ASSEMBLY = re.compile(
-    r"^static __device__ __forceinline__ void \w+\([^{]*\{\n  asm .*?\n}\n", re.DOTALL | re.MULTILINE
+    r"^static __device__ __forceinline__ \w+ \w+\([^{]*\{\n(?:  \w+ b;\n)?  asm\b.*?\n}\n",
+    re.DOTALL | re.MULTILINE,
 )
 """Functions that are instructions of a GPU: emulated_cuda.h has others of these names."""
 

@@ -10,10 +10,12 @@ from burnish.compiler.codegen.c_dialect import module_source
 from burnish.compiler.codegen.cuda import DIALECT, OPTIONS
 from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.lower.lower import finished, scheduled
+from burnish.compiler.ops.elementwise import Cast
 from burnish.compiler.target import get_target
 from burnish.errors import ToolError
 from burnish.runtime.nvcc import fatbin
 
+from ..ops.case import Case
 from . import test_cells, test_window, test_winograd
 from .cases import build
 from .nvcc import compiled, sources_of
@@ -37,6 +39,17 @@ def test_operators_compile():
     programs = [p for b in built for node in b.programs for p in node.values()]
     kernels = compiled([generate(finished(p, target), target).ir for p in programs], target)
     assert len(kernels) >= len(programs) - 5  # those of empty tensors have none
+
+
+def test_narrow_floats_are_rounded_by_instructions():
+    target = get_target("cuda-sm80")
+    casts = [("f16", "f32"), ("f32", "f16"), ("bf16", "f32")]
+    built = [build(Case(Cast(to), (f"{of}[40]",)), target, f"k{to}{of}") for to, of in casts]
+    programs = [p for b in built for node in b.programs for p in node.values()]
+    sources = [generate(finished(p, target), target).ir for p in programs]
+    for source, (to, of) in zip(sources, casts, strict=True):
+        assert source.count(f"{of}_to_{to}(") == 2, "defined and called"
+    assert len(compiled(sources, target)) == 3
 
 
 def test_templates_spill_nothing():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import burnish
 import numpy as np
+import onnx
 import pytest
 from burnish.compiler.codegen import device_code
 from burnish.compiler.codegen.kernel_code import Launch
@@ -36,6 +37,31 @@ def test_networks_agree_with_the_cpu(driver, network):
     assert driver.launches == len(module.steps)
     del module
     assert not driver.alive
+
+
+@pytest.mark.parametrize("narrow", [onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16])
+def test_narrow_floats_round_as_on_the_cpu(driver, narrow):
+    """By instructions of the GPU, emulated; and every half is widened."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, 20_000, dtype=np.uint64).astype(np.uint32)
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    values = np.concatenate([bits.view(np.float32), (bits & 0xFFFF0000 | 0x8000).view(np.float32)])
+    with np.errstate(invalid="ignore"):
+        values = np.concatenate([values, halves.astype(np.float32)])
+    x = np.concatenate([values, np.array([65519.99, 65520, 2.0**-25, 1e-45, 3.4e38], np.float32)])
+    info = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, x.shape)
+    nodes = [
+        onnx.helper.make_node("Cast", ["x"], ["n"], to=narrow),
+        onnx.helper.make_node("Cast", ["n"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, "narrow", [info], [result]),
+        opset_imports=[onnx.helper.make_opsetid("", 17)],
+    )
+    found, expected = (burnish.compile(model, target=t).run({"x": x})["y"] for t in ("cuda-sm80", "host"))
+    np.testing.assert_array_equal(found, expected)
+    assert not np.array_equal(found, x)
 
 
 def test_a_run_is_recorded_once_and_replayed(driver, saved):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -18,7 +19,7 @@ from burnish.op_tuner.measure import Measurement
 from burnish.op_tuner.records import Records, best_per_task, confirmed, plain, read
 from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
-from burnish.op_tuner.turns import LEAST_ROUNDS, MOST_ROUNDS, Loaded, Turns, take_turns
+from burnish.op_tuner.turns import LEAST_ROUNDS, MOST_ROUNDS, Loaded, Turns, _order, take_turns
 from burnish.op_tuner.whole_plans import plan_pair
 from burnish.runtime.binding import StepTime
 
@@ -329,6 +330,15 @@ def test_turns():
     assert times == pytest.approx([1e-6 * (n + 2) for n in range(LEAST_ROUNDS)])
     assert [len(each) for each in found.rounds] == [2] * LEAST_ROUNDS
     assert len(turns(nothing, nothing, seconds=5.0).rounds) == MOST_ROUNDS
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_each_module_begins_and_none_follows_itself(count):
+    rounds = [_order(count, done) for done in range(2 * count)]
+    assert all(sorted(order) == list(range(count)) for order in rounds)
+    course = [n for order in rounds for n in order]
+    assert all(a != b for a, b in itertools.pairwise(course))
+    assert count == 2 or {order[0] for order in rounds} == set(range(count))
 
 
 @pytest.mark.parametrize(
