@@ -28,7 +28,7 @@ from ..compiler.ir.plan import ALIGNMENT, BufferRef, KernelCall, Plan, PlanIO, e
 from ..compiler.ir.scalar import Load, Var
 from ..compiler.ir.types import I32, U8, TensorType
 from ..compiler.kernel_task import Config, KernelTask, RejectedConfig
-from ..compiler.lower.lower import finish, lower
+from ..compiler.lower.lower import finished, lower
 from ..compiler.opencl_device import OpenCLDevice, find_device
 from ..compiler.target import Target
 from ..errors import InputError, InternalError, RunError
@@ -380,4 +380,4 @@ def touching(target: Target) -> Kernel:
     add = loop("lane", lanes, Store("y", place, total), kind="vector")
     body = loop("n", rows, loop("k", x.shape[1], add), kind="parallel")
     program = Program("burnish_touch", (x, y), (body,))
-    return assemble(finish(program, "f16c" in target.features), target)
+    return assemble(finished(program, target), target)

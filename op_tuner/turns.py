@@ -113,13 +113,13 @@ def heard(ending: Ending) -> Turns:
     said: dict[str, Any] = {}
     last, making = 0, False
     for message in ending.messages:
-        making = isinstance(message, dict) and "making" in message
+        making = False
         if isinstance(message, int):
             last = message
-        elif making:
-            last = int(message["making"])
         elif isinstance(message, list):
             rounds.append(message)
+        elif isinstance(message, dict) and "making" in message:
+            last, making = int(message["making"]), True
         elif isinstance(message, dict):
             said |= message
     preparing = float(said.get("preparing", ending.seconds))
