@@ -157,6 +157,16 @@ class Child:
         error, detail = self._how(status, usage.ru_maxrss << 10)
         return Ending(_messages(self._data), error, detail, seconds)
 
+    def outcome(self) -> Ending:
+        """Its ending, when it is over; nothing is left of it where that is interrupted."""
+        try:
+            while not self.over():
+                Child.wait([self])
+        except BaseException:
+            self.end()
+            raise
+        return self.end()
+
     def _how(self, status: int, most: int) -> tuple[str, str]:
         if not self._ended and self._left <= 0:
             return "timeout", f"more than {self.limit:g} s"

@@ -164,13 +164,7 @@ class Simulated:
             self.emulation  # noqa: B018  made once, here
             operands(candidate.task)  # the same for all configs of a task
             child = Child(partial(self._report, candidate), seconds=TIME_LIMIT, memory=memory_limit())
-            try:
-                while not child.over():
-                    Child.wait([child])
-            except BaseException:
-                child.end()
-                raise
-            ending = child.end()
+            ending = child.outcome()
             self.spans.add(ending.seconds)
             yield position, _measurement(ending)
 

@@ -60,13 +60,7 @@ def take_turns(make: Make, count: int, *, threads: int, seconds: float, time_lim
         memory=memory_limit(),
         cpus=divide(threads).measuring,
     )
-    try:
-        while not child.over():
-            Child.wait([child])
-    except BaseException:
-        child.end()
-        raise
-    return heard(child.end())
+    return heard(child.outcome())
 
 
 def _act(make: Make, count: int, seconds: float, parent: Parent) -> None:
