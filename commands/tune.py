@@ -17,7 +17,7 @@ from ..op_tuner.forecast import Forecast
 from ..op_tuner.measure import require_runnable
 from ..op_tuner.model import OBJECTIVES
 from ..op_tuner.tuner import STRATEGIES
-from ..pipeline import plan_options
+from ..pipeline import require_precision
 from ..tuning import BUDGET, Tuning, simulates, tune
 from .files import check_writable, write_file
 from .machine import measure_limits
@@ -101,7 +101,7 @@ def command(
     Ctrl-C ends it; the next `burnish tune` goes on from what was measured. `burnish compile --records FILE`,
     with the same target, threads and plan, uses the fastest configs.
     """
-    plan_options(get_target(target), plan, accuracy, memory_limit, precision)  # before anything is said
+    require_precision(get_target(target), precision)  # before anything is said
     if workers is None and not simulates(get_target(target)):
         require_runnable(get_target(target))
     if records is not None:

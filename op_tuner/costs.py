@@ -25,7 +25,7 @@ from ..errors import InputError
 from .hardware import Hardware, hardware_of
 from .isolate import measure_isolated
 from .measure import NOISY, Measurement
-from .records import Record, Records, config_records, confirmed, fastest, llvm_version, made_by, refuted
+from .records import Record, Records, config_records, confirmed, fastest, llvm_version, made_by
 from .space import Point, Space
 from .whole_plans import plan_pair
 
@@ -165,9 +165,7 @@ class MeasuredCosts:
             ]
             if found := confirmed(inside):
                 return replace(_price(found.record, "record"), seconds=found.share * seconds, default=seconds)
-            wrong = refuted(inside)
-            fit = {config: r for config, r in times.items() if config not in wrong} or times
-            return replace(_price(fastest(fit), "record"), default=seconds)
+            return replace(_price(fastest(times, inside), "record"), default=seconds)
         failed = [r for r in fitting if r.error not in PASSING]
         last = failed[-1] if failed else fitting[-1] if len(fitting) > 1 else None
         return _price(last, "record") if last else None

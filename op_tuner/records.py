@@ -356,8 +356,7 @@ def taken(records: Sequence[Record]) -> Record:
     inside = [r for r in records if r.network and r.made_by in makers]
     if found := confirmed(inside):
         return alone.get(found.config, found.record)
-    wrong = refuted(inside)
-    return fastest({config: r for config, r in alone.items() if config not in wrong} or alone)
+    return fastest(alone, inside)
 
 
 def refuted(inside: Iterable[Record]) -> set[tuple[tuple[str, Any], ...]]:
@@ -414,8 +413,11 @@ def config_records(worked: Iterable[Record]) -> dict[tuple[tuple[str, Any], ...]
     }
 
 
-def fastest(records: Mapping[Any, Record]) -> Record:
-    return min(records.values(), key=lambda r: r.seconds or 0.0)
+def fastest(records: Mapping[tuple[tuple[str, Any], ...], Record], inside: Iterable[Record] = ()) -> Record:
+    """By config; one that records `inside` of networks have `refuted` only where there is no other."""
+    wrong = refuted(inside)
+    fit = [r for config, r in records.items() if config not in wrong] or records.values()
+    return min(fit, key=lambda r: r.seconds or 0.0)
 
 
 def typical(times: Sequence[float]) -> float:
