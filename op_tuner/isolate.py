@@ -26,7 +26,17 @@ from ..settings import OPENCL_CACHE
 from .child import Act, Child, Ending, Parent, memory_limit
 from .cores import Cores, divide, keeping_to, pin
 from .hardware import Hardware, this_hardware
-from .measure import SECONDS, Built, Measurement, Recorder, build, require_runnable, run, touching
+from .measure import (
+    SECONDS,
+    Built,
+    Measurement,
+    Recorder,
+    build,
+    pacing,
+    require_runnable,
+    run,
+    touching,
+)
 from .operands import operands
 from .records import tuples
 
@@ -34,6 +44,8 @@ TIME_LIMIT = 30.0  # seconds for one candidate, building and checking included
 MOST_BUILDERS = 8
 USUAL = (0.3, 0.1)  # seconds of building and running one candidate, before any is known
 RECENT = 0.2  # weight of the latest one
+_usual: dict[Hardware, float] = {}
+"""The pace of the first measurement that this process made: times of all others are given at it."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,7 @@ class Local:
             require_runnable(target)
             if target.gpu is None:
                 touching(target)
+                pacing(target)
         cores = divide(self.threads)
         in_turn = alone or self._in_turn(cores)
         with keeping_to(cores.spare):
@@ -93,7 +106,7 @@ class Local:
                         (1 - RECENT) * self._took[0] + RECENT * result.building,
                         (1 - RECENT) * self._took[1] + RECENT * result.running,
                     )
-                yield position, result
+                yield position, at_usual_pace(result, self.hardware)
 
     def _in_turn(self, cores: Cores) -> bool:
         """Whether building everything first is faster."""
@@ -103,6 +116,15 @@ class Local:
         spare = min(MOST_BUILDERS, len(cores.spare))
         every = min(MOST_BUILDERS, len(cores.spare) + len(cores.measuring))
         return building / every + running < max(building / spare, running)
+
+
+def at_usual_pace(result: Measurement, hardware: Hardware) -> Measurement:
+    """With the seconds that it would have taken at the usual clock: that of a machine whose other cores, or
+    other tenants, are busy falls by some percent for minutes, which is more than good configs differ by."""
+    if result.error or not result.pace:
+        return result
+    usual = _usual.setdefault(hardware, result.pace)
+    return replace(result, seconds=result.seconds * result.pace / usual)
 
 
 def measure_isolated(

@@ -2,6 +2,7 @@
 
     touch    workers read `evict` bytes of other memory, then the inputs
     steps    of the kernel; only these are counted
+    pace     a chain of multiply-adds, each of which waits for the one before: the core's clock
 
 So caches hold what they do in a network: of the weights as much as the other kernels leave, and what the one
 before would have written. The outputs are checked.
@@ -25,8 +26,8 @@ from ..compiler.cuda_device import LIBRARY, CudaDevice, find_cuda_device
 from ..compiler.in_child import is_loaded
 from ..compiler.ir.loops import Buffer, Program, Store, loop
 from ..compiler.ir.plan import ALIGNMENT, BufferRef, KernelCall, Plan, PlanIO, encode
-from ..compiler.ir.scalar import Load, Var
-from ..compiler.ir.types import I32, U8, TensorType
+from ..compiler.ir.scalar import Load, Var, const
+from ..compiler.ir.types import F32, I32, U8, TensorType
 from ..compiler.kernel_task import Config, KernelTask, RejectedConfig
 from ..compiler.lower.lower import finished, lower
 from ..compiler.opencl_device import OpenCLDevice, find_device
@@ -49,6 +50,8 @@ PATIENCE = 3  # times `seconds` for what is not quiet
 AROUND = 4  # times `seconds` for what is not the kernel
 _ROW = 256  # bytes of one task of the touching kernel
 _SUMS = 256
+PACE = "burnish_pace"
+_LINKS = 4096  # of the chain that tells the clock: some microseconds
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Measurement:
     config: Mapping[str, object] = field(default_factory=dict)
     building: float = 0.0  # seconds, in a child process
     running: float = 0.0  # seconds, checking included
+    pace: float = 0.0  # multiply-adds of a chain that the core made a second meanwhile; 0 if not known
     kernel: Kernel | None = field(default=None, repr=False, compare=False)  # where a child built it
 
     @property
@@ -175,9 +179,8 @@ def run(
     if wrong:
         return Measurement.failed("wrong", wrong, built.config)
     low, median, high = np.percentile(times, (25, 50, 75))
-    return Measurement(
-        float(median), float((high - low) / max(median, 1e-12)), len(times), config=built.config
-    )
+    spread = float((high - low) / max(median, 1e-12))
+    return Measurement(float(median), spread, len(times), config=built.config, pace=runner.pace())
 
 
 def require_runnable(target: Target) -> None:
@@ -267,7 +270,7 @@ def _module(target: Target, built: Built, plan: Plan, weights: np.ndarray) -> bi
     if target.gpu is not None:
         code = DeviceCode(target.gpu.language, built.program)
         return binding.device_module_from_memory(encode(plan), code, weights)
-    loaded = LoadedCode([built.kernel.object, touching(target).object], target)
+    loaded = LoadedCode([k.object for k in (built.kernel, touching(target), pacing(target))], target)
     addresses = [loaded.address(symbol) for symbol in plan.kernels]
     return binding.module_from_memory(encode(plan), addresses, weights, loaded)
 
@@ -276,19 +279,26 @@ class _Runner:
     """The kernel between its operands in a module of its own."""
 
     def __init__(self, target: Target, built: Built, given: Operands, threads: int, evict: int):
-        plan, weights = plan_of(target, built, given, threads, evict)
+        plan, weights = plan_of(target, built, given, threads, evict, paced=not target.gpu)
         self.context = _module(target, built, plan, weights).context(threads)
         for n, array in enumerate(given.arrays):
             if n not in given.weights and array.size:
                 self.context.input(f"in{n}")[...] = array.reshape(-1).view(np.uint8)
         self.outputs = [self.context.output(f"out{n}") for n in range(len(given.outputs))]
         self.own = [n for n, s in enumerate(plan.steps) if s.node]
+        self.pacing = [n for n, s in enumerate(plan.steps) if s.kernel == PACE]
+        self.chains: list[float] = []  # seconds
         self.kept: list[np.ndarray] = []
 
     def once(self) -> float:
         """Seconds of the kernel's steps in one run."""
         times = self.context.run_profiled()
+        self.chains += [times[n].ns / 1e9 for n in self.pacing]
         return sum(times[n].ns for n in self.own) / 1e9
+
+    def pace(self) -> float:
+        chain = np.median(self.chains or [0.0])
+        return _LINKS / float(chain) if chain > 0 else 0.0
 
     def first(self, given: Operands) -> str:
         """What is wrong after one run into memory that holds NaN, or -1."""
@@ -305,9 +315,10 @@ class _Runner:
 
 
 def plan_of(
-    target: Target, built: Built, given: Operands, threads: int, evict: int
+    target: Target, built: Built, given: Operands, threads: int, evict: int, paced: bool = False
 ) -> tuple[Plan, np.ndarray]:
-    """One step or more to touch memory, without a node's name, then the kernel's; on a GPU only these."""
+    """One step or more to touch memory, without a node's name, then the kernel's, on a GPU only these; and
+    where it is asked for one that tells the clock."""
     kernel = built.kernel
     arena, weights = _Space(), _Space()
     inputs: list[PlanIO] = []
@@ -333,6 +344,9 @@ def plan_of(
                     *(step.tasks, kernel.gang, step.scratch),
                 )
             )
+    if paced:
+        sums = BufferRef.arena(arena.take(ALIGNMENT), ALIGNMENT)
+        steps.append(KernelCall(PACE, "", (sums,), (0,), 1))
     data = np.zeros(weights.size, np.uint8)
     for n in given.weights:
         raw = given.arrays[n].reshape(-1).view(np.uint8)
@@ -381,3 +395,13 @@ def touching(target: Target) -> Kernel:
     body = loop("n", rows, loop("k", x.shape[1], add), kind="parallel")
     program = Program("burnish_touch", (x, y), (body,))
     return assemble(finished(program, target), target)
+
+
+@lru_cache(maxsize=4)
+def pacing(target: Target) -> Kernel:
+    """Takes a number of the core's clocks that nothing changes, whatever memory and other cores do."""
+    y = Buffer("y", F32, (1,))
+    first = (const(0),)
+    chain = loop("k", _LINKS, Store("y", first, Load("y", first, F32) * 0.5 + 1.0))
+    body = loop("n", 1, chain, kind="parallel")
+    return assemble(finished(Program(PACE, (y,), (body,)), target), target)

@@ -36,6 +36,12 @@ def test_a_measurement(evict):
     assert found.config["lanes"] == 4 and "grain" in found.config
 
 
+def test_the_clock_is_told_whatever_the_kernel_does():
+    small, large = (measure(double(size), DefaultConfig(), **QUICK) for size in (64, 1 << 18))
+    assert large.seconds > 20 * small.seconds and small.pace < 5 * large.pace < 25 * small.pace
+    assert 1e7 < small.pace < 5e9, "a multiply-add takes some cycles of a clock of some GHz"
+
+
 def test_a_bigger_task_takes_longer():
     small, large = (
         measure(op_task(MatMul(), t, t), DefaultConfig(), **QUICK) for t in ("f32[16,16]", "f32[192,192]")
