@@ -24,6 +24,7 @@ from ..compiler.codegen.kernel_code import Launch, Step
 from ..compiler.kernel_task import Config, KernelTask
 from ..settings import OPENCL_CACHE
 from .child import Act, Child, Ending, Parent, memory_limit
+from .clock import at_usual_pace
 from .cores import Cores, divide, keeping_to, pin
 from .hardware import Hardware, this_hardware
 from .measure import (
@@ -44,8 +45,6 @@ TIME_LIMIT = 30.0  # seconds for one candidate, building and checking included
 MOST_BUILDERS = 8
 USUAL = (0.3, 0.1)  # seconds of building and running one candidate, before any is known
 RECENT = 0.2  # weight of the latest one
-_usual: dict[Hardware, float] = {}
-"""The pace of the first measurement that this process made: times of all others are given at it."""
 
 
 @dataclass(frozen=True)
@@ -116,15 +115,6 @@ class Local:
         spare = min(MOST_BUILDERS, len(cores.spare))
         every = min(MOST_BUILDERS, len(cores.spare) + len(cores.measuring))
         return building / every + running < max(building / spare, running)
-
-
-def at_usual_pace(result: Measurement, hardware: Hardware) -> Measurement:
-    """With the seconds that it would have taken at the usual clock: that of a machine whose other cores, or
-    other tenants, are busy falls by some percent for minutes, which is more than good configs differ by."""
-    if result.error or not result.pace:
-        return result
-    usual = _usual.setdefault(hardware, result.pace)
-    return replace(result, seconds=result.seconds * result.pace / usual)
 
 
 def measure_isolated(

@@ -176,7 +176,12 @@ def default_path() -> Path:
 
 def append(path: Path, records: Iterable[Record]) -> None:
     """Adds records; when this returns, no end of this process loses them. InputError if they do not fit."""
-    data = "".join(r.line + "\n" for r in records).encode()
+    append_lines(path, [r.line for r in records])
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Adds lines in one write, not behind what was torn. InputError as above."""
+    data = "".join(line + "\n" for line in lines).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -13,11 +13,8 @@ from burnish.compiler.ir.scalar import Load, Var, const
 from burnish.compiler.ir.types import F32
 from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
 from burnish.compiler.ops.sorting import TopK
-from burnish.op_tuner import isolate
 from burnish.op_tuner.child import Child
-from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import measure_isolated
-from burnish.op_tuner.measure import Measurement
 
 from .tasks import Doing, alive, double, hang, hoard, leave, op_task
 
@@ -35,18 +32,6 @@ def test_a_good_candidate():
     found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
     assert found.error is None and found.runs >= 3 and 0 < found.seconds < 0.01
     assert found.config["lanes"] == 4
-
-
-def test_times_are_given_at_one_clock(monkeypatch):
-    monkeypatch.setattr(isolate, "_usual", {})
-    here, other = this_hardware(), replace(this_hardware(), cpu="another")
-    first = Measurement(2e-3, 0.01, 9, pace=1e9)
-    assert isolate.at_usual_pace(first, here) == first
-    slower = isolate.at_usual_pace(Measurement(2.5e-3, 0.02, 9, pace=0.8e9), here)
-    assert slower.seconds == pytest.approx(2e-3) and slower.spread == 0.02
-    assert isolate.at_usual_pace(Measurement(2.5e-3, 0.02, 9, pace=0.8e9), other).seconds == 2.5e-3
-    for unknown in (Measurement(1.0, 0.0, 1), Measurement.failed("crash", "")):
-        assert isolate.at_usual_pace(unknown, here) == unknown
 
 
 @pytest.mark.parametrize(
