@@ -25,6 +25,10 @@ from .search import Genetic, Random, Strategy
 from .space import Point, Space
 from .tuner import BATCH, TIME_LIMIT, Measurer
 
+SURE = 3
+"""Measurements of what may be the fastest."""
+CLOSE = 1.01
+"""Within which times of the fastest a config may be it."""
 STRATEGIES = (*OBJECTIVES, "genetic", "random")
 """By what they learn: annealing on a model that ranks, or on one of times; crossing the fastest; nothing."""
 
@@ -32,7 +36,9 @@ STRATEGIES = (*OBJECTIVES, "genetic", "random")
 class Times:
     """Times of configs on this machine and compiler, from the records or else measured now and kept.
 
-    What a course is told is a config's first record; what it is worth in the end, the median of its last.
+    What a course is told is a config's first record, or the median of the first SURE where that was CLOSE to
+    the fastest: of many that are measured once, the fastest is the luckiest. What it is worth in the end is
+    the median of its last.
     """
 
     def __init__(
@@ -64,18 +70,25 @@ class Times:
     def first(self, task: KernelTask, point: Point) -> float | None:
         """Seconds; None if the config fails."""
         self.measure_missing(task, [point])
-        return self.of(task)[point][0]
+        return told(self.of(task)[point])
 
     def measure_missing(self, task: KernelTask, points: Iterable[Point]) -> None:
-        self._measure(task, [p for p in dict.fromkeys(points) if p not in self.of(task)])
+        missing = [p for p in dict.fromkeys(points) if p not in self.of(task)]
+        self._measure(task, missing)
+        if missing:
+            times = {p: told(t) or float("inf") for p, t in self.of(task).items()}
+            bound = CLOSE * min(times.values())
+            close = [p for p in missing if times[p] <= bound < float("inf")]
+            for _ in range(SURE - 1):
+                self._measure(task, close, alone=True)
 
     def again(self, task: KernelTask, points: Iterable[Point], rounds: int) -> dict[Point, float]:
         """The median of `rounds` measurements beside the first, in turns. Where one of the points lacks some,
         all are measured anew: times of different sessions do not compare."""
         different = list(dict.fromkeys(points))
         self.measure_missing(task, different)
-        if any(len(self.of(task)[point]) <= rounds for point in different):
-            for _ in range(rounds):
+        if any(len(self.of(task)[point]) < SURE + rounds for point in different):
+            for _ in range(SURE - 1 + rounds):  # so that none lacks any afterwards
                 self._measure(task, different, alone=True)
         found = {p: [t for t in self.of(task)[p][-rounds:] if t is not None] for p in different}
         return {p: statistics.median(times) if times else float("inf") for p, times in found.items()}
@@ -90,6 +103,12 @@ class Times:
                 self.records.add(record)
                 self.measured += 1
                 self.of(task).setdefault(point, []).append(record.seconds)
+
+
+def told(times: Sequence[float | None]) -> float | None:
+    """What a course hears of a config's times in the order of the records."""
+    worked = [t for t in times[:SURE] if t is not None]
+    return times[0] if len(times) < SURE or not worked else statistics.median(worked)
 
 
 @dataclass
