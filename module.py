@@ -25,7 +25,8 @@ class Module:
     """A model that runs. `inputs` and `outputs` describe its tensors by name (dtype, shape).
 
     `threads` is how many a run takes that does not say so itself; 0 or None mean all cores. `operations` are
-    the floating-point operations by algorithm, empty for a module loaded from a file.
+    the floating-point operations by algorithm, `recorded` says how many kernels have a config from records;
+    both are empty for a module loaded from a file.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class Module:
         plan: Plan | None = None,
         operations: Mapping[str, int] | None = None,
         arch: str = THIS_ARCH,
+        recorded: int = 0,
     ):
         self._runner = runner
         self._arch = arch
         self._link = link
         self.plan = plan
         self.operations = dict(operations or {})
+        self.recorded = recorded
         self.threads = binding.thread_count(threads) or host_threads()
 
     def __repr__(self) -> str:
@@ -61,6 +64,7 @@ class Module:
         target: Target,
         threads: int | None,
         operations: Mapping[str, int] | None = None,
+        recorded: int = 0,
     ) -> Module:
         """Runs in this process, or on its GPU; where the target is another CPU, under an emulator if there is
         one.
@@ -92,7 +96,7 @@ class Module:
         else:
             program = partial(link, kind="program")
             runner = EmulatedModule(plan.name, target.arch, target.cpu, *about, steps, program)
-        return Module(runner, threads, link, plan, operations, arch)
+        return Module(runner, threads, link, plan, operations, arch, recorded)
 
     @property
     def inputs(self) -> Any:

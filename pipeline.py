@@ -33,7 +33,7 @@ from .network_plans import NetworkPlans
 from .network_turns import compare
 from .op_tuner.costs import MeasuredCosts, conversion_task
 from .op_tuner.measure import find_gpu
-from .op_tuner.records import default_path, tuned_configs
+from .op_tuner.records import RecordedConfig, default_path, tuned_configs
 from .runtime.binding import thread_count
 
 __all__ = ["Module", "compile", "load", "optimise"]
@@ -99,8 +99,11 @@ def compile(
     graph, setup = split_setup(graph, weights)
     tasks = {("run", n): task for n, task in kernel_tasks(graph, machine, workers).items()}
     tasks.update({("setup", n): task_of(setup, node, machine, workers) for n, node in enumerate(setup.nodes)})
-    configs = pick_config or tuned_configs(known, evict)
-    kernels = KernelStore(enabled=cache).build_all(tasks, log.watch(configs), progress)
+    configs = log.watch(pick_config or tuned_configs(known, evict))
+    picked: dict[str, Config] = {}
+    kernels = KernelStore(enabled=cache).build_all(
+        tasks, lambda task: picked.setdefault(task.digest, configs(task)), progress
+    )
     parts = [{n: k for (part, n), k in kernels.items() if part == name} for name in ("run", "setup")]
     work = {n: flops(task) for (part, n), task in tasks.items() if part == "run"}
     packed = make_plan(graph, parts[0], work, machine, setup, parts[1])
@@ -109,7 +112,8 @@ def compile(
         raise InfeasibleError(f"the chosen configs need {needs} bytes, the memory limit is {memory_limit}")
     log.plan(packed.plan)
     different = list({k.name: k for k in kernels.values()}.values())
-    return Module.from_kernels(packed, different, machine, workers, _operations(tasks.values()))
+    recorded = sum(isinstance(cfg, RecordedConfig) for cfg in picked.values())
+    return Module.from_kernels(packed, different, machine, workers, _operations(tasks.values()), recorded)
 
 
 def plan_options(

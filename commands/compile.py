@@ -116,6 +116,8 @@ def _facts(module: Module, output: Path) -> str:
     plan = module.plan
     assert plan is not None
     calls = f"{len(plan.steps)} kernel calls ({len(plan.kernels)} kernels)"
+    if module.recorded:
+        calls += f", {module.recorded} configs from records"
     memory = f"opened: weights {megabytes(plan.weights_in_use)}, arena {megabytes(plan.arena_size)}"
     memory += f", {megabytes(plan.memory(module.threads))} in all"
     return f"{megabytes(output.stat().st_size)}, {calls}, {memory}, target {plan.target}"

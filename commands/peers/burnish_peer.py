@@ -14,10 +14,12 @@ NOTABLE = 0.1
 
 
 def algorithms(module: Any) -> str:
-    """Those of at least a tenth of the operations, the most first."""
+    """Those of at least a tenth of the operations, the most first; and how many configs come from records."""
     work = getattr(module, "operations", {})
     shares = sorted(((count / max(1, sum(work.values())), name) for name, count in work.items()))
-    return ", ".join(name for share, name in reversed(shares) if share >= NOTABLE)
+    names = ", ".join(name for share, name in reversed(shares) if share >= NOTABLE)
+    recorded = getattr(module, "recorded", 0)
+    return names + f" ({recorded} configs from records)" * bool(recorded)
 
 
 class BurnishRunner(Runner):

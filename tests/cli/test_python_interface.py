@@ -8,12 +8,15 @@ import os
 import pickle
 import signal
 import threading
+from functools import partial
 
 import burnish
 import numpy as np
 import onnx
 import pytest
+from burnish.commands.peers.burnish_peer import algorithms
 from burnish.compiler.target import host_threads
+from burnish.op_tuner.records import RecordedConfig
 
 X = np.random.default_rng(0).standard_normal((6, 4), np.float32)
 
@@ -34,6 +37,17 @@ def test_any_number_of_threads(two_layers, module, expected, threads):
     again = burnish.compile(two_layers, dims={"batch": np.int64(6)}, threads=threads)
     np.testing.assert_allclose(again.run({"x": X})["y"], expected, rtol=1e-6)
     assert again.threads == (int(threads or 0) or host_threads())
+
+
+def test_how_many_configs_are_recorded(two_layers, module):
+    """None of these tasks is in the records that ship; the table of a comparison says how many are."""
+    assert module.recorded == 0 and "records" not in algorithms(module)
+    recorded = partial(
+        burnish.compile, two_layers, dims={"batch": 6}, pick_config=lambda t: RecordedConfig({})
+    )
+    different = len({step.kernel for step in module.plan.steps})
+    assert 0 < recorded().recorded <= different
+    assert f"({recorded().recorded} configs from records)" in algorithms(recorded())
 
 
 @pytest.mark.parametrize("threads", [-1, 1025, 10**12, 2.0, "2", [1]])
