@@ -125,9 +125,15 @@ class _Kernel:
             self._walk(st.body, {**known, st.var: begin}, times)
 
     def _intrinsic(self, st: L.Intrinsic, known: Mapping[str, np.ndarray], times: float) -> None:
-        """A multiply-add for each store of its meaning, by tensor cores where there are any."""
+        """A multiply-add for each store of its meaning, by tensor cores where there are any; a copy is one
+        operation, however many elements it moves.
+        """
         if not (st.name.startswith("mma_") and self.gpu.tensor):
+            before = self.work.operations
             self._walk(st.body, known, times)
+            if st.name == "copy_async":
+                count = int(_value(st.operands[-1], known)[0])
+                self.work.operations = before + (self.work.operations - before) / count
             return
         values = max(4 // x.dtype.bytes for x in st.operands)  # in a word
         self.work.operations += times * _stores(st.body) / (self.gpu.tensor * values)

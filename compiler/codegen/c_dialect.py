@@ -27,13 +27,15 @@ def identifier(name: str) -> str:
 @dataclass(frozen=True)
 class InstructionOperand:
     """Of an intrinsic: all elements of a register buffer; a pointer to the first element meant of another
-    one, and the condition under which it is there; or a value.
+    one, whose number there is a multiple of `aligned` (1, 2 or 4), and the condition under which it is there;
+    or a value.
     """
 
     buffer: Buffer | None = None
     elements: tuple[str, ...] = ()
     pointer: str = ""
     guard: str = "true"
+    aligned: int = 1
     value: str = ""
 
 

@@ -158,7 +158,11 @@ class _Kernel:
         if buffer.scope == "register":
             return InstructionOperand(buffer, tuple(v.place(buffer, index) for index in _elements(buffer)))
         pointer = f"{identifier(buffer.name)} + {v.offset(buffer, x.index).inner}"
-        return InstructionOperand(buffer, pointer=pointer, guard=" && ".join(guards) or "true")
+        place = flat_index(buffer, x.index)
+        aligned = next(n for n in (4, 2, 1) if _is_multiple(place, n))
+        return InstructionOperand(
+            buffer, pointer=pointer, guard=" && ".join(guards) or "true", aligned=aligned
+        )
 
     # --- loops ------------------------------------------------------------------------------------------
 

@@ -44,10 +44,11 @@ INTRINSICS = {
 }  # fmt: skip
 """By name: whether all threads of a block must come by.
 
-    mma_*(acc, a, b)        acc += a · b, matrices of a warp, by tensor cores
-    copy_async(to, value)   a store that may happen any time until its group of copies is waited for
-    commit_copies()         what the thread has copied since the last one is a group
-    wait_copies(n)          until all groups but the last n are there
+    mma_*(acc, a, b)          acc += a · b, matrices of a warp, by tensor cores
+    copy_async(to, value, n)  n stores side by side, the first one of `value`; they may happen any time until
+                              their group of copies is waited for
+    commit_copies()           what the thread has copied since the last one is a group
+    wait_copies(n)            until all groups but the last n are there
 """
 SCOPES = frozenset({"param", "global", "scratch", "shared", "register"})
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -128,6 +129,8 @@ static std::vector<std::vector<Copy>> groups[1024];  // of each thread; the last
 
 static void copy(void *to, const void *from, bool there, std::size_t size) {
   const char *begin = static_cast<const char *>(from);
+  if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % size)
+    throw std::logic_error("a copy that is not aligned");
   auto &own = groups[current];
   if (own.empty()) own.emplace_back();
   own.back().push_back({to, there ? std::vector<char>(begin, begin + size) : std::vector<char>(size)});
@@ -229,6 +232,7 @@ static unsigned short f32_to_bf16(float a) {
 // Copies happen as late as they may: when their group is waited for.
 static void copy_async_4(void *to, const void *from, bool there) { emulator::copy(to, from, there, 4); }
 static void copy_async_8(void *to, const void *from, bool there) { emulator::copy(to, from, there, 8); }
+static void copy_async_16(void *to, const void *from, bool there) { emulator::copy(to, from, there, 16); }
 static void commit_copies() { emulator::commit(); }
 static void wait_copies_0() { emulator::wait(0); }
 static void wait_copies_1() { emulator::wait(1); }

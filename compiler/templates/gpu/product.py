@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...ir import scalar as s
@@ -40,6 +40,7 @@ class Product:
     rows: Axes
     columns: Axes
     sums: Axes
+    aligned: frozenset[str] = frozenset()  # tensors that begin where vectors may; others may be parts of one
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -78,11 +79,12 @@ def expression(task: KernelTask) -> TensorExpr:
 
 @per_task
 def main_product(task: KernelTask) -> Product | None:
-    """The only sum of products of the task; None if there is none or there are several."""
+    """The only sum of products of the task; None if there is none or there are several. Constants lie apart,
+    and so begin where vectors may."""
     if task.expr is None:
         return None
     found = [p for p in map(product_of, groups_of(expression(task))) if p]
-    return found[0] if len(found) == 1 else None
+    return replace(found[0], aligned=task.constants) if len(found) == 1 else None
 
 
 @lru_cache(maxsize=256)

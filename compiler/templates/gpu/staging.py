@@ -6,13 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...ir import scalar as s
+from ...ir.affine import linear
+from ...ir.expr import Axis
 from ...ir.loops import Alloc, Body, Buffer, If, Intrinsic, Stmt, Store, loop
 from ...ir.scalar import Expr, Load, Select, Var
 from .common import THREAD, let, over
 from .product import Axes, Product, along_sums, digits, size, within
 
 ROW, COLUMN, BATCH = Var("block_y"), Var("block_x"), Var("block_z")
+LANE = Var("of_vector")
 MOST_BLOCKS = 65_535  # along y and z of CUDA's grids
+VECTOR = 4  # elements that one copy moves
 MOST_AHEAD = 8  # elements that a thread moves to shared memory at once, each in a register on its way
 
 
@@ -28,12 +32,16 @@ class SharedFactor:
     convert: Callable[[Expr], Expr] = lambda e: e
     later: bool = False
 
-    def store(self, k: Expr, place: Expr, value: Expr) -> Stmt:
-        at, value = self.index(k, place), self.convert(value)
-        store = Store(self.buffer.name, at, value)
+    def store(self, k: Expr, place: Expr, value: Expr, lanes: int = 1) -> Stmt:
+        """Of a value, or of as many neighbours by the variable LANE."""
+        store: Stmt = Store(self.buffer.name, self.index(k, place), self.convert(value))
+        if lanes > 1:
+            store = loop(LANE.name, lanes, store, kind="vector")
         if not self.later:
             return store
-        return Intrinsic("copy_async", (Load(self.buffer.name, at, self.buffer.dtype), value), (store,))
+        to = Load(self.buffer.name, self.index(k, place), self.buffer.dtype)
+        first = (s.substitute(e, {LANE.name: s.const(0)}) for e in (to, value))
+        return Intrinsic("copy_async", (*first, s.const(lanes)), (store,))
 
 
 def is_copy(factor: Expr) -> bool:
@@ -46,6 +54,20 @@ def is_copy(factor: Expr) -> bool:
     if not isinstance(factor, Load) or factor.dtype.bytes not in (4, 8):
         return False
     return not any(s.touches_memory(e) for e in factor.index)
+
+
+def lies_along(factor: Expr, axis: Axis) -> bool:
+    """Whether neighbours along the axis lie side by side in memory, whole vectors of them aligned as long as
+    what one line of the tensor has is, and are there or zero together."""
+    while isinstance(factor, Select):
+        if axis.name in s.variables(factor.cond):
+            return False
+        factor = factor.then
+    if not isinstance(factor, Load) or axis.extent % VECTOR:
+        return False
+    last = linear(factor.index[-1])
+    others = [*factor.index[:-1], *(atom for atom, _ in last.terms if not isinstance(atom, Var))]
+    return last.coefficient(axis.name) == 1 and not any(axis.name in s.variables(e) for e in others)
 
 
 COMMIT = Intrinsic("commit_copies", (), ())
@@ -99,14 +121,19 @@ class Blocks:
         return over(BATCH.name, batch, "block.z", *inner)
 
     def stage_rows(self, to: SharedFactor, step: Expr) -> Body:
-        """The left factor's values of this block and step → shared memory, an element a thread at a time."""
-        return self._stage(to, step, self.p.left, self.p.rows, ROW * self.tile[0], self.tile[0])
+        """The left factor's values of this block and step → shared memory."""
+        return self._stage(to, step, self.p.left, self.p.rows, ROW, self.tile[0])
 
     def stage_columns(self, to: SharedFactor, step: Expr) -> Body:
-        return self._stage(to, step, self.p.right, self.p.columns, COLUMN * self.tile[1], self.tile[1])
+        return self._stage(to, step, self.p.right, self.p.columns, COLUMN, self.tile[1])
 
-    def _stage(self, to: SharedFactor, step: Expr, factor: Expr, axes: Axes, first: Expr, width: int) -> Body:
-        depth, sums = self.depth, self.p.sums
+    def _stage(self, to: SharedFactor, step: Expr, factor: Expr, axes: Axes, block: Expr, width: int) -> Body:
+        """A thread moves an element at a time, or a vector where it may copy one."""
+        depth, sums, lanes = self.depth, self.p.sums, 1
+        if to.later and factor.dtype.bytes == 4 and self._is_vector(factor, axes[-1], width):
+            axis = Axis(f"{axes[-1].name}_vector", axes[-1].extent // VECTOR)
+            factor = s.substitute(factor, {axes[-1].name: Var(axis.name) * VECTOR + LANE})
+            axes, width, lanes = (*axes[:-1], axis), width // VECTOR, VECTOR
         total = depth * width
         count = -(-total // self.threads)
         ahead = max(n for n in range(1, MOST_AHEAD + 1) if count % n == 0)
@@ -116,16 +143,21 @@ class Blocks:
         else:
             kk, across = s.binary("floordiv", number, width), s.binary("mod", number, width)
         part = Var("of_parts") * self.sums_of_part
-        k, inside = step * depth + Var("k_inside"), Var("inside") + first
+        k, inside = step * depth + Var("k_inside"), Var("inside") + block * width
         limits = [(k, self.sums_of_part), (part + k, size(sums)), (inside, size(axes))]
         value = s.select(within(*limits), factor, s.const(0, factor.dtype))
-        store: Body = (to.store(Var("k_inside"), Var("inside"), value),)
+        place = Var("inside") * VECTOR + LANE if lanes > 1 else Var("inside")
+        store: Body = (to.store(Var("k_inside"), place, value, lanes),)
         store = digits(axes, inside, self._terms(step, store))
         store = (let("inside", across, (let("k_inside", kk, store),)),)
         if total % self.threads:
             store = (If(s.lt(number, total), store),)
         turn = loop("of_items", ahead, *store, kind="unroll")
         return (loop("of_turns", count // ahead, turn),)
+
+    def _is_vector(self, factor: Expr, axis: Axis, width: int) -> bool:
+        aligned = {x.tensor for x in s.loads(factor)} <= self.p.aligned
+        return aligned and width % VECTOR == 0 and lies_along(factor, axis)
 
     def _terms(self, step: Expr, body: Body) -> Body:
         """`body` where the axes of the sum are the digits of `k_inside` within the step.
