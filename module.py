@@ -25,8 +25,8 @@ class Module:
     """A model that runs. `inputs` and `outputs` describe its tensors by name (dtype, shape).
 
     `threads` is how many a run takes that does not say so itself; 0 or None mean all cores. `operations` are
-    the floating-point operations by algorithm, `recorded` says how many kernels have a config from records;
-    both are empty for a module loaded from a file.
+    the floating-point operations by algorithm, `recorded` is how many kernels have a config from records;
+    a module loaded from a file knows neither.
     """
 
     def __init__(

@@ -57,8 +57,7 @@ def is_copy(factor: Expr) -> bool:
 
 
 def lies_along(factor: Expr, axis: Axis) -> bool:
-    """Whether neighbours along the axis lie side by side in memory, whole vectors of them aligned as long as
-    what one line of the tensor has is, and are there or zero together."""
+    """Whether neighbours along the axis lie side by side in memory, and are there or zero together."""
     while isinstance(factor, Select):
         if axis.name in s.variables(factor.cond):
             return False
