@@ -279,21 +279,22 @@ class _Runner:
     """The kernel between its operands in a module of its own."""
 
     def __init__(self, target: Target, built: Built, given: Operands, threads: int, evict: int):
-        plan, weights = plan_of(target, built, given, threads, evict, paced=not target.gpu)
+        self.paced = target.gpu is None
+        plan, weights = plan_of(target, built, given, threads, evict, self.paced)
         self.context = _module(target, built, plan, weights).context(threads)
         for n, array in enumerate(given.arrays):
             if n not in given.weights and array.size:
                 self.context.input(f"in{n}")[...] = array.reshape(-1).view(np.uint8)
         self.outputs = [self.context.output(f"out{n}") for n in range(len(given.outputs))]
         self.own = [n for n, s in enumerate(plan.steps) if s.node]
-        self.pacing = [n for n, s in enumerate(plan.steps) if s.kernel == PACE]
         self.chains: list[float] = []  # seconds
         self.kept: list[np.ndarray] = []
 
     def once(self) -> float:
         """Seconds of the kernel's steps in one run."""
         times = self.context.run_profiled()
-        self.chains += [times[n].ns / 1e9 for n in self.pacing]
+        if self.paced:
+            self.chains.append(times[-1].ns / 1e9)
         return sum(times[n].ns for n in self.own) / 1e9
 
     def pace(self) -> float:
@@ -317,8 +318,9 @@ class _Runner:
 def plan_of(
     target: Target, built: Built, given: Operands, threads: int, evict: int, paced: bool = False
 ) -> tuple[Plan, np.ndarray]:
-    """One step or more to touch memory, without a node's name, then the kernel's, on a GPU only these; and
-    where it is asked for one that tells the clock."""
+    """One step or more to touch memory, without a node's name, then the kernel's, on a GPU only these; if it
+    is `paced`, the last one tells the clock.
+    """
     kernel = built.kernel
     arena, weights = _Space(), _Space()
     inputs: list[PlanIO] = []
