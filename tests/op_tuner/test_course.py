@@ -50,12 +50,14 @@ def test_a_config_is_measured_once(tmp_path, task):
 @pytest.mark.parametrize("name", ["genetic", "random"])
 def test_an_interrupted_course_goes_on(tmp_path, task, name):
     whole = run(task, times_of(tmp_path / "whole", Measurer(wrong={(5, 3)})), name)
+    before = Measurer(wrong={(5, 3)}, stop_after=13)
     with pytest.raises(KeyboardInterrupt):
-        run(task, times_of(tmp_path, Measurer(wrong={(5, 3)}, stop_after=13)), name)
+        run(task, times_of(tmp_path, before), name)
     rest = Measurer(wrong={(5, 3)})
     resumed = run(task, times_of(tmp_path, rest), name)
     assert (resumed.points, resumed.times) == (whole.points, whole.times)
-    assert len(set(rest.seen)) < 40
+    assert len(before.seen) == 13 and not set(before.seen) & set(rest.seen)
+    assert len(set(before.seen) | set(rest.seen)) == 40
 
 
 def test_failures_are_trials(tmp_path, task):
