@@ -2,7 +2,8 @@
 
     touch    workers read `evict` bytes of other memory, then the inputs
     steps    of the kernel; only these are counted
-    pace     a chain of multiply-adds, each of which waits for the one before: the core's clock
+    pace     a chain of multiply-adds, each of which waits for the one before: the core's clock. Twice, since
+             the first one finds cold caches, the colder the more a candidate touches; the second one counts
 
 So caches hold what they do in a network: of the weights as much as the other kernels leave, and what the one
 before would have written. The outputs are checked.
@@ -319,7 +320,7 @@ def plan_of(
     target: Target, built: Built, given: Operands, threads: int, evict: int, paced: bool = False
 ) -> tuple[Plan, np.ndarray]:
     """One step or more to touch memory, without a node's name, then the kernel's, on a GPU only these; if it
-    is `paced`, the last one tells the clock.
+    is `paced`, the last one tells the clock, and the one before warms it up.
     """
     kernel = built.kernel
     arena, weights = _Space(), _Space()
@@ -348,7 +349,7 @@ def plan_of(
             )
     if paced:
         sums = BufferRef.arena(arena.take(ALIGNMENT), ALIGNMENT)
-        steps.append(KernelCall(PACE, "", (sums,), (0,), 1))
+        steps += [KernelCall(PACE, "", (sums,), (0,), 1)] * 2
     data = np.zeros(weights.size, np.uint8)
     for n in given.weights:
         raw = given.arrays[n].reshape(-1).view(np.uint8)

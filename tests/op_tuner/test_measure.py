@@ -21,7 +21,7 @@ from burnish.compiler.target import get_target
 from burnish.errors import InputError
 from burnish.op_tuner import check
 from burnish.op_tuner import operands as operands_module
-from burnish.op_tuner.measure import measure
+from burnish.op_tuner.measure import PACE, Recorder, build, measure, plan_of
 from burnish.op_tuner.operands import index_bounds, operands
 
 from .tasks import double, expr_task, op_task
@@ -40,6 +40,15 @@ def test_the_clock_is_told_whatever_the_kernel_does():
     small, large = (measure(double(size), DefaultConfig(), **QUICK) for size in (64, 1 << 18))
     assert large.seconds > 20 * small.seconds and small.pace < 5 * large.pace < 25 * small.pace
     assert 1e7 < small.pace < 5e9, "a multiply-add takes some cycles of a clock of some GHz"
+
+
+def test_the_clock_is_told_by_a_chain_that_is_in_the_caches():
+    task = double()
+    plan, _ = plan_of(
+        *(task.target, build(task, Recorder(DefaultConfig())), operands(task)), threads=1, evict=0, paced=True
+    )
+    own, first, last = plan.steps[-3:]
+    assert own.node and first == last and last.kernel == PACE and not last.node
 
 
 def test_a_bigger_task_takes_longer():
