@@ -79,7 +79,7 @@ class Dialect:
     def bitcast(self, text: str, source: DType, target: DType) -> str:
         raise NotImplementedError
 
-    def load_vector(self, dtype: DType, lanes: int, pointer: str, aligned: bool) -> str:
+    def load_vector(self, buffer: Buffer, lanes: int, pointer: str, aligned: bool) -> str:
         """An expression for `lanes` neighbouring elements, aligned as one is, or as all of them are."""
         raise NotImplementedError
 

@@ -15,6 +15,7 @@ from ...errors import InternalError
 from ..ir import affine, loops
 from ..ir import scalar as s
 from ..ir.loops import Alloc, Barrier, Body, Buffer, For, If, Intrinsic, Prefetch, Program, Stmt, Store
+from ..ir.plan import ALIGNMENT
 from ..ir.scalar import Expr, Load
 from ..ir.types import BOOL
 from ..target import Target
@@ -298,8 +299,9 @@ class _Kernel:
             index = v.begin(*load.index)
             pointer = f"{identifier(buffer.name)} + {v.offset(buffer, index).inner}"
             name, type = v.fresh(), self.dialect.vector_type(buffer.dtype, len(numbers))
-            aligned = buffer.scope == "shared" and _is_multiple(flat_index(buffer, index), len(numbers))
-            load_text = self.dialect.load_vector(buffer.dtype, len(numbers), pointer, aligned)
+            aligned = _begins_aligned(buffer, len(numbers))
+            aligned = aligned and _is_multiple(flat_index(buffer, index), len(numbers))
+            load_text = self.dialect.load_vector(buffer, len(numbers), pointer, aligned)
             v.out.emit(f"const {type} {name} = {load_text};")
             for lane, n in enumerate(numbers):
                 v.constants[var] = n
@@ -353,6 +355,11 @@ def _constant_extent(loop: For) -> int:
             f"code generation: {loop.kind} loop over {loop.var} has bounds known only when running"
         )
     return loop.extent
+
+
+def _begins_aligned(b: Buffer, lanes: int) -> bool:
+    """As a vector of its elements has to be."""
+    return b.scope == "shared" or (b.aligned and lanes * b.dtype.bytes <= ALIGNMENT)
 
 
 def _is_multiple(e: Expr, of: int) -> bool:

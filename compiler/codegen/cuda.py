@@ -96,7 +96,7 @@ class Cuda(Dialect):
     def vector_type(self, dtype: DType, lanes: int) -> str:
         return f"vec<{memory_type(dtype)}, {lanes}>"
 
-    def load_vector(self, dtype: DType, lanes: int, pointer: str, aligned: bool) -> str:
+    def load_vector(self, buffer: Buffer, lanes: int, pointer: str, aligned: bool) -> str:
         return f"load{'_aligned' * aligned}<{lanes}>({pointer})"
 
     def store_vector(self, dtype: DType, pointer: str, values: Sequence[str]) -> str:

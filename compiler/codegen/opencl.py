@@ -49,7 +49,9 @@ class OpenCL(Dialect):
     def vector_type(self, dtype: DType, lanes: int) -> str:
         return f"{_TYPES[memory_type(dtype)]}{lanes}"
 
-    def load_vector(self, dtype: DType, lanes: int, pointer: str, aligned: bool) -> str:
+    def load_vector(self, buffer: Buffer, lanes: int, pointer: str, aligned: bool) -> str:
+        if aligned and buffer.aligned:  # arrays in local memory are aligned as one element
+            return f"*(__global const {self.vector_type(buffer.dtype, lanes)} *)({pointer})"
         return f"vload{lanes}(0, {pointer})"
 
     def store_vector(self, dtype: DType, pointer: str, values: Sequence[str]) -> str:

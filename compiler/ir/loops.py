@@ -55,10 +55,13 @@ SCOPES = frozenset({"param", "global", "scratch", "shared", "register"})
 
 @dataclass(frozen=True)
 class Buffer:
+    """`aligned`: it begins at a multiple of `ir.plan.ALIGNMENT`, so that the longest vectors may."""
+
     name: str
     dtype: DType
     shape: tuple[int, ...]  # physical, row-major
     scope: str = "param"
+    aligned: bool = False
 
     @property
     def size(self) -> int:
@@ -252,7 +255,7 @@ def print_program(program: Program) -> str:
 
 
 def _buffer(b: Buffer) -> str:
-    return f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}] {b.scope}"
+    return f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}] {b.scope}{' aligned' * b.aligned}"
 
 
 def _print(body: Body, depth: int, lines: list[str]) -> None:

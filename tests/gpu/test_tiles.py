@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +20,12 @@ from burnish.compiler.templates.gpu.product import main_product
 from burnish.compiler.templates.gpu.staging import MOST_BLOCKS, is_copy
 from burnish.compiler.templates.gpu.tiles import lines, params
 from burnish.graph_passes.make_tasks import task_of
+from burnish.workloads import planned
 
 from ..ops.case import Case, build_graph
 from .cases import Drawn, check_all, check_meaning
 from .oclgrind import report
+from .test_copies import model
 
 SMALL = [
     Case(MatMul(), ("f32[5,11]", "f32[11,7]"), widen=20),
@@ -49,6 +52,13 @@ CASES = [
     Case(Conv((1, 1), (0, 0, 0, 0), (1, 1), 2), ("f32[1,8,6,7]", "f32[6,4,1,1]"), "groups", widen=20),
     Case(Conv((2,), (1, 2), (3,), 1), ("f32[3,6,40]", "f32[10,6,4]"), widen=40),
 ]
+VECTORS = [
+    Case(MatMul(), ("f32[24,33]", "f32[33,36]"), widen=40),
+    Case(MatMul(trans_a=True), ("f32[70,20]", "f32[70,44]"), widen=60),
+    Case(MatMul(trans_a=True), ("f32[2,5,12]", "f32[2,5,4]"), "batches", widen=20),
+    Case(Conv((1, 1), (1, 0, 1, 0), (1, 1), 1), ("f32[2,6,7,8]", "f32[20,6,3,1]"), "guarded", widen=40),
+]
+"""Factors of which four neighbours are read at once."""
 
 
 @pytest.mark.parametrize("target", ["opencl", "mali-t860", "cuda-sm80"])
@@ -65,6 +75,23 @@ def test_the_loops_mean_the_product_on_channels_last():
 @pytest.mark.parametrize("target", ["opencl", "mali-t860"])
 def test_awkward_shapes(opencl, target):
     check_all(CASES, TARGETS[target], only="tiles")
+
+
+@pytest.mark.parametrize("target", ["mali-t860", "mali-g76"])
+def test_vectors_of_neighbours(opencl, target):
+    rng = random.Random(3)
+    check_all(VECTORS, TARGETS[target], only="tiles")
+    check_all(VECTORS, TARGETS[target], lambda: Drawn(rng), "tiles")
+    check_meaning(Case(MatMul(trans_a=True), ("f32[7,4]", "f32[7,12]"), widen=20), TARGETS[target], "tiles")
+
+
+@pytest.mark.parametrize("pixels, loads", [(64, {"vload4", "float4 *"}), (63, {"float4 *"})])
+def test_neighbours_are_read_by_vectors(pixels, loads):
+    """Where no vector is half outside; those of constants are aligned."""
+    wanted = model("Conv", (1, 48, pixels, pixels), (64, 48, 1, 1))
+    (found,) = planned("model", wanted, TARGETS["mali-g76"], 1)
+    source = build_kernel(found.task, DefaultConfig(), "k").object.decode()
+    assert set(re.findall(r"\bvload4|\bfloat4 \*", source)) == loads
 
 
 def test_whole_steps_along_inner_axes(opencl):

@@ -69,6 +69,28 @@ def lies_along(factor: Expr, axis: Axis) -> bool:
     return last.coefficient(axis.name) == 1 and not any(axis.name in s.variables(e) for e in others)
 
 
+def lies_in_vectors(factor: Expr, axes: Axes) -> bool:
+    """Whether `read_vector` reads it, four neighbours along the last axis at a time."""
+    return factor.dtype.bytes == 4 and is_copy(factor) and lies_along(factor, axes[-1])
+
+
+def in_vectors(factor: Expr, axes: Axes) -> tuple[Expr, Axes]:
+    """A factor that lies along the last of these axes, by the vector's number on it and the variable LANE."""
+    axis = Axis(f"{axes[-1].name}_vector", axes[-1].extent // VECTOR)
+    return s.substitute(factor, {axes[-1].name: Var(axis.name) * VECTOR + LANE}), (*axes[:-1], axis)
+
+
+def read_vector(to: str, place: tuple[Expr, ...], factor: Expr) -> Stmt:
+    """A vector of a factor that `is_copy` → places by the variable LANE; zero where it is not there."""
+
+    def lanes(value: Expr) -> Stmt:
+        return loop(LANE.name, VECTOR, Store(to, place, value), kind="vector")
+
+    if isinstance(factor, Select):
+        return If(factor.cond, (read_vector(to, place, factor.then),), (lanes(factor.other),))
+    return lanes(factor)
+
+
 COMMIT = Intrinsic("commit_copies", (), ())
 """What was copied since the last one is a group."""
 
@@ -130,9 +152,8 @@ class Blocks:
         """A thread moves an element at a time, or a vector where it may copy one."""
         depth, sums, lanes = self.depth, self.p.sums, 1
         if to.later and factor.dtype.bytes == 4 and self._is_vector(factor, axes[-1], width):
-            axis = Axis(f"{axes[-1].name}_vector", axes[-1].extent // VECTOR)
-            factor = s.substitute(factor, {axes[-1].name: Var(axis.name) * VECTOR + LANE})
-            axes, width, lanes = (*axes[:-1], axis), width // VECTOR, VECTOR
+            factor, axes = in_vectors(factor, axes)
+            width, lanes = width // VECTOR, VECTOR
         total = depth * width
         count = -(-total // self.threads)
         ahead = max(n for n in range(1, MOST_AHEAD + 1) if count % n == 0)

@@ -10,8 +10,9 @@ Where a GPU copies to shared memory beside its arithmetic, the factors of the ne
 while one is multiplied, each step's in a place of its own; then one barrier a step is enough.
 
 Neighbouring threads take neighbouring columns, `lane` at a time; a thread's rows lie side by side. Where
-shared memory is no faster than other memory, threads read the factors where they are. Where there are too few
-blocks for the GPU, several of them split the sum, and a second kernel adds up what they give.
+shared memory is no faster than other memory, threads read the factors where they are, by vectors of four rows
+or columns that lie side by side there too. Where there are too few blocks for the GPU, several of them split
+the sum, and a second kernel adds up what they give.
 """
 
 from __future__ import annotations
@@ -40,7 +41,20 @@ from .product import (
     size,
     within,
 )
-from .staging import COLUMN, COMMIT, ROW, Blocks, SharedFactor, is_copy, wait_for_copies
+from .staging import (
+    COLUMN,
+    COMMIT,
+    LANE,
+    ROW,
+    VECTOR,
+    Blocks,
+    SharedFactor,
+    in_vectors,
+    is_copy,
+    lies_in_vectors,
+    read_vector,
+    wait_for_copies,
+)
 
 Epilogue = Callable[[Expr], Body]
 """What is done with an element of the sum, where the variables of its axes are known."""
@@ -102,7 +116,8 @@ def asked(p: Product, gpu: Gpu, cfg: Config, parts: Sequence[int]) -> Params:
     depths = [d for d in (4, 8, 16, 32) if fits_shared(p, tile, d, gpu)] if shared else [1]
     depth = cfg.choose("depth", depths, max(d for d in depths if d <= 16))
     lanes = [n for n in (1, 2, 4) if tile.elements[1] % n == 0]
-    lane = cfg.choose("lane", lanes, lanes[-1] if shared else 1)
+    vectors = shared or lies_in_vectors(p.right, p.columns)
+    lane = cfg.choose("lane", lanes, lanes[-1] if vectors else 1)
     part = cfg.choose("parts", parts, best_parts(p, tile, gpu, parts))
     stages = 1
     if gpu.asynchronous and shared and all(is_copy(factor) for factor in (p.left, p.right)):
@@ -327,24 +342,37 @@ class _Builder:
     # --- from where the factors are -----------------------------------------------------------------------
 
     def plain_sum(self) -> Body:
-        i, jo, jl = self.place
-        row = ROW * self.c.tile.block[0] + self.row
-        column = COLUMN * self.c.tile.block[1] + self.column
         part = self.blocks.sums_of_part
         k = Var("of_parts") * part + Var("of_sums")
-        whole = [(k, size(self.p.sums))] if part * self.c.parts > size(self.p.sums) else []
-
-        def read(target: str, index: tuple[Expr, ...], factor: Expr, axes: Axes, at: Expr) -> Body:
-            value = s.select(within(*whole, (at, size(axes))), factor, s.const(0, self.dtype))
-            return digits(axes, at, (Store(target, index, value),))
-
-        left = loop("of_rows", self.rows, *read("tile_a", (i,), self.p.left, self.p.rows, row), kind="unroll")
-        lanes = read("tile_b", (jo, jl), self.p.right, self.p.columns, column)
-        right = loop(
-            "of_vectors", self.vectors, loop("of_lanes", self.lane, *lanes, kind="unroll"), kind="unroll"
-        )
-        body = digits(self.p.sums, k, (left, right, self.each(self.add())))
+        body = digits(self.p.sums, k, (self.plain_rows(k), self.plain_columns(k), self.each(self.add())))
         return (loop("of_sums", part, *body),)
+
+    def plain_rows(self, k: Expr) -> Stmt:
+        first = ROW * self.c.tile.block[0] + self.thread_row * self.rows
+        return self.read("tile_a", (), self.p.left, self.p.rows, first, self.rows, k)
+
+    def plain_columns(self, k: Expr) -> Stmt:
+        jo, p, threads = Var("of_vectors"), self.p, self.c.tile.threads[1]
+        first = COLUMN * self.c.tile.block[1] + (jo * threads + self.thread_column) * self.lane
+        lanes = self.read("tile_b", (jo,), p.right, p.columns, first, self.lane, k)
+        return loop(jo.name, self.vectors, lanes, kind="unroll")
+
+    def read(
+        self, to: str, place: tuple[Expr, ...], factor: Expr, axes: Axes, first: Expr, near: int, k: Expr
+    ) -> Stmt:
+        """Term k of a factor for `near` neighbours, from number `first` on; zero behind the ends."""
+        n, step = Var("of_near"), 1
+        if near % VECTOR == 0 and lies_in_vectors(factor, axes):
+            factor, axes = in_vectors(factor, axes)
+            step = VECTOR
+        number = s.binary("floordiv", first, step) + n
+        limits = [(k, size(self.p.sums))] * (self.blocks.sums_of_part * self.c.parts > size(self.p.sums))
+        value = s.select(within(*limits, (number, size(axes))), factor, s.const(0, self.dtype))
+        if step == 1:
+            store: Stmt = Store(to, (*place, n), value)
+        else:
+            store = read_vector(to, (*place, n * VECTOR + LANE), value)
+        return loop(n.name, near // step, *digits(axes, number, (store,)), kind="unroll")
 
     # --- results ------------------------------------------------------------------------------------------
 
