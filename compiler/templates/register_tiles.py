@@ -12,6 +12,8 @@ from ..target import Target
 
 ACC = "tile_acc"
 LONG_CODE = 1.03  # cost of a tile whose taps are unrolled over both pixel axes, relative
+NEAR = 512  # bytes that a tile of pooling reads of a row, before it reads the next: more are no stream
+SCATTERED = 2.0  # cost of a tile of pooling that reads more, relative
 SPARE = 2  # registers that are left for the scheduling of loads
 MAX_UNROLLED = 640  # updates of the register tile in one loop body
 
@@ -173,9 +175,20 @@ def rank_tiles(
                     lanes if by_lane else 1,
                     row,
                 ) * (LONG_CODE if windows else 1)
+                if alone and width * _step(acc, roles, target) > NEAR:
+                    cost *= SCATTERED
                 found.append((cost, tuple(tile)))
     found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))
     return [tile for _, tile in found] or [()]
+
+
+def _step(acc: Stage, roles: Roles, target: Target) -> int:
+    """Bytes from what a pixel reads to what the next one does, if all pixels of a row lie side by side."""
+    (load,) = s.loads(acc.body)
+    if not roles.pixels or len(load.index) < 2 or roles.vector not in s.variables(load.index[-1]):
+        return 0
+    step = affine.linear(load.index[-2]).coefficient(roles.pixels[0])
+    return abs(step) * lanes_of(acc, target) * acc.dtype.bytes
 
 
 def _too_long(acc: Stage, roles: Roles, extents: dict[str, int], accumulators: int, rows: int) -> bool:
