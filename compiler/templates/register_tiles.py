@@ -141,6 +141,7 @@ def rank_tiles(
     row = row_of(acc, roles, target)
     by_lane = target.multiplies_by_lane and bool(roles.sums or row)
     alone = len(s.loads(acc.body)) == 1  # no products: half of the registers hide latencies; maxima need more
+    step = _step(acc, roles, target) if alone else 0
     vectors = -(-extents[roles.vector] // lanes)  # registers that one step of the vector axis takes
     found: list[tuple[float, tuple[tuple[str, int], ...]]] = []
     first = roles.pixels[0] if roles.pixels else None
@@ -175,7 +176,7 @@ def rank_tiles(
                     lanes if by_lane else 1,
                     row,
                 ) * (LONG_CODE if windows else 1)
-                if alone and width * _step(acc, roles, target) > NEAR:
+                if width * step > NEAR:
                     cost *= SCATTERED
                 found.append((cost, tuple(tile)))
     found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))

@@ -151,7 +151,7 @@ class Blocks:
     def _stage(self, to: SharedFactor, step: Expr, factor: Expr, axes: Axes, block: Expr, width: int) -> Body:
         """A thread moves an element at a time, or a vector where it may copy one."""
         depth, sums, lanes = self.depth, self.p.sums, 1
-        if to.later and factor.dtype.bytes == 4 and self._is_vector(factor, axes[-1], width):
+        if to.later and self._is_vector(factor, axes, width):
             factor, axes = in_vectors(factor, axes)
             width, lanes = width // VECTOR, VECTOR
         total = depth * width
@@ -175,9 +175,9 @@ class Blocks:
         turn = loop("of_items", ahead, *store, kind="unroll")
         return (loop("of_turns", count // ahead, turn),)
 
-    def _is_vector(self, factor: Expr, axis: Axis, width: int) -> bool:
+    def _is_vector(self, factor: Expr, axes: Axes, width: int) -> bool:
         aligned = {x.tensor for x in s.loads(factor)} <= self.p.aligned
-        return aligned and width % VECTOR == 0 and lies_along(factor, axis)
+        return aligned and width % VECTOR == 0 and lies_in_vectors(factor, axes)
 
     def _terms(self, step: Expr, body: Body) -> Body:
         """`body` where the axes of the sum are the digits of `k_inside` within the step.
