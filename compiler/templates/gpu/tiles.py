@@ -246,8 +246,9 @@ class _Builder:
         self.rows, columns = config.tile.elements
         self.lane, self.vectors = config.lane, columns // config.lane
         threads = config.tile.threads
-        self.thread_row = s.binary("floordiv", Var("thread_x"), threads[1])
-        self.thread_column = s.binary("mod", Var("thread_x"), threads[1])
+        thread_row, thread_column = (s.binary(op, Var("thread_x"), threads[1]) for op in ("floordiv", "mod"))
+        self.first_row = thread_row * self.rows
+        self.first_column = (Var("of_vectors") * threads[1] + thread_column) * self.lane
         self.blocks = Blocks(product, config.tile.block, threads[0] * threads[1], config.depth, config.parts)
         self.acc = Buffer("tile_c", self.dtype, (self.rows, self.vectors, self.lane), "register")
         self.a = Buffer("tile_a", self.dtype, (self.rows,), "register")
@@ -285,12 +286,12 @@ class _Builder:
     @property
     def row(self) -> Expr:
         """Of the thread's element i, within the block."""
-        return self.thread_row * self.rows + Var("of_rows")
+        return self.first_row + Var("of_rows")
 
     @property
     def column(self) -> Expr:
         """Of the thread's element (jo, jl), within the block."""
-        return (Var("of_vectors") * self.c.tile.threads[1] + self.thread_column) * self.lane + Var("of_lanes")
+        return self.first_column + Var("of_lanes")
 
     # --- through shared memory ----------------------------------------------------------------------------
 
@@ -348,12 +349,12 @@ class _Builder:
         return (loop("of_sums", part, *body),)
 
     def plain_rows(self, k: Expr) -> Stmt:
-        first = ROW * self.c.tile.block[0] + self.thread_row * self.rows
+        first = ROW * self.c.tile.block[0] + self.first_row
         return self.read("tile_a", (), self.p.left, self.p.rows, first, self.rows, k)
 
     def plain_columns(self, k: Expr) -> Stmt:
-        jo, p, threads = Var("of_vectors"), self.p, self.c.tile.threads[1]
-        first = COLUMN * self.c.tile.block[1] + (jo * threads + self.thread_column) * self.lane
+        jo, p = Var("of_vectors"), self.p
+        first = COLUMN * self.c.tile.block[1] + self.first_column
         lanes = self.read("tile_b", (jo,), p.right, p.columns, first, self.lane, k)
         return loop(jo.name, self.vectors, lanes, kind="unroll")
 
