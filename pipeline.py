@@ -17,6 +17,7 @@ from .errors import InfeasibleError, InputError, UnsupportedError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
 from .graph_passes.assign_layouts import assign_layouts, memory_of_plans
+from .graph_passes.byte_products import multiply_bytes
 from .graph_passes.fold import fold
 from .graph_passes.footprint import evicting_bytes
 from .graph_passes.fuse import fuse
@@ -155,6 +156,7 @@ def passes(
     """The passes over the graph by name, in order."""
 
     return {
+        "multiply_bytes": lambda graph: multiply_bytes(graph, target),
         "fold": fold,
         "simplify": simplify,
         "fold_again": fold,  # simplification moves arithmetic onto weights

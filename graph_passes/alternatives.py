@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from ..compiler.ir.graph import Graph, Node
-from ..compiler.ir.types import F32, Layout
+from ..compiler.ir.types import F32, I8, I32, U8, Layout
+from ..compiler.ops.byte_products import PackBytes
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.matmul import MatMul
@@ -21,6 +22,8 @@ ACCURACY = 5e-6
 DIRECT = "direct"
 POINTWISE = "pointwise"
 """DIRECT for a convolution of 1×1 and stride 1: a matrix product."""
+MOVING = (F32, I32, U8, I8)
+"""Types whose values may have another layout than the plain one: activations, also quantised ones."""
 ANY = "any"
 """A read that takes whatever layout there is."""
 
@@ -106,16 +109,17 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
         return [plain]
     layouts = layouts_of(rank, block)
     reading = [Decision(lay, None) for lay in layouts] if moving else []
-    if result.rank < 3 or result.dtype is not F32:
+    if result.rank < 3 or result.dtype not in MOVING:
         return [plain, *reading]
     conv = convolution(node)
     if conv is not None:
         found = _convolution_alternatives(graph, node, conv, layouts, block)
         return [_named(node.op, conv, decision) for decision in found]
-    if not _keeps_layout(graph, node, block):
+    packs = _packs_bytes(node)
+    if not packs and not _keeps_layout(graph, node, block):
         return [plain, *reading]
     layouts = layouts_of(result.rank, block)
-    if _is_elementwise(graph, node):  # a conversion on the way costs no pass of its own
+    if packs or _is_elementwise(graph, node):  # a conversion on the way costs no pass of its own
         return [Decision(a, b) for a, b in product((None, *layouts), repeat=2)]
     ragged = _concatenates(node) and any(graph.types[v].dims[1] % block for v in node.reads)
     return [plain, *(Decision(lay, lay) for lay in (layouts[1:] if ragged else layouts))]
@@ -124,7 +128,7 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
 def may_move(graph: Graph, value: str, block: int) -> bool:
     """Whether a value may have another layout than the plain one."""
     type = graph.types[value]
-    if value in graph.constants or type.rank < 3 or type.dtype is not F32:
+    if value in graph.constants or type.rank < 3 or type.dtype not in MOVING:
         return False
     return type.dims[1] * 2 >= block and type.size > 0
 
@@ -186,6 +190,11 @@ def _keeps_layout(graph: Graph, node: Node, block: int) -> bool:
     return bool(same) and _kind(graph, node) in ("elementwise", "anchor")
 
 
+def _packs_bytes(node: Node) -> bool:
+    assert isinstance(node.op, FusedOp)
+    return isinstance(node.op.graph.nodes[-1].op, PackBytes)
+
+
 def _is_elementwise(graph: Graph, node: Node) -> bool:
     return _kind(graph, node) == "elementwise"
 
@@ -236,7 +245,7 @@ def _moves_along(graph: Graph, value: str, shape: tuple[int, ...]) -> bool:
 def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout | str | None:
     """The layout that the node reads a value in under a decision; ANY where it does not matter."""
     type = graph.types[value]
-    if value in graph.constants or type.rank < 3 or type.dtype is not F32:
+    if value in graph.constants or type.rank < 3 or type.dtype not in MOVING:
         return ANY
     if not isinstance(node.op, FusedOp):
         return decision.reads
@@ -248,5 +257,6 @@ def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout |
     layout = decision.reads if conv is None else decision.writes  # of an operand of the epilogue
     if layout is None or layout.rank != type.rank:
         return None
-    along = _concatenates(node) or _moves_along(graph, value, graph.types[node.outputs[0]].dims)
+    along = _concatenates(node) or _packs_bytes(node)
+    along = along or _moves_along(graph, value, graph.types[node.outputs[0]].dims)
     return layout if along or decision.writes is None else None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ..compiler.ir import scalar as s
 from ..compiler.ir.expr import Stage, TensorExpr
 from ..compiler.ir.graph import Graph, Node
-from ..compiler.ir.scalar import Binary, Cast, Load, Select, Var
+from ..compiler.ir.scalar import Binary, Call, Cast, Load, Select, Var
 from ..compiler.ir.types import TensorType
 from ..compiler.ops.base import Op
 from ..compiler.ops.fused import FusedOp, expression
@@ -96,10 +96,12 @@ def _reads_in_place(st: Stage) -> bool:
 
 
 def is_product(st: Stage) -> bool:
-    """Σ a·b with two reads (each perhaps cast or guarded)."""
-    if st.reduce is None or st.reduce.op != "sum" or not isinstance(st.body, Binary) or st.body.op != "mul":
+    """Σ a·b, of numbers or of words of bytes, with two reads (each perhaps cast or guarded)."""
+    if st.reduce is None or st.reduce.op != "sum":
         return False
-    return all(_read(side) is not None for side in (st.body.a, st.body.b))
+    of_words = isinstance(st.body, Call) and st.body.op in s.DOTS
+    of_numbers = isinstance(st.body, Binary) and st.body.op == "mul"
+    return (of_words or of_numbers) and all(_read(side) is not None for side in s.children(st.body))
 
 
 def _read(e: s.Expr) -> Load | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from ..ir.types import DType
+from ..ir.types import I32, DType
 from .llvm_values import FunctionText, memory_type
 
 
@@ -32,7 +32,7 @@ class LaneLoads:
 
     def note(self, buffer: str, pointer: str, offset: int, dtype: DType, name: str) -> None:
         """The last line loads an element of the buffer, `offset` behind the pointer."""
-        if dtype.is_float and dtype.bytes >= 4:
+        if (dtype.is_float and dtype.bytes >= 4) or dtype is I32:
             key = self.fn.block, pointer, (self._stores[buffer], self._calls), dtype
             self._noted.setdefault(key, []).append(_Scalar(offset, len(self.fn.lines) - 1, name))
 

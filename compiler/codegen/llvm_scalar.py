@@ -10,6 +10,7 @@ from ...errors import InternalError
 from ..ir.scalar import (
     COMPARE,
     COMPARISONS,
+    DOTS,
     LOGICAL,
     Binary,
     Call,
@@ -23,8 +24,9 @@ from ..ir.scalar import (
     walk,
 )
 from ..ir.types import BOOL, F16, F32, F64, I32, I64, DType
+from .llvm_dots import dot4
 from .llvm_memory import Memory
-from .llvm_values import Value, broadcast, constant, flags_of, mask_of, suffix, value_type
+from .llvm_values import Value, broadcast, constant, flags_of, mask_of, suffix, value_type, wrapped
 
 
 class _Padding(float):
@@ -87,6 +89,10 @@ class Scalars(Memory):
             fused = self.contract(e)
             if fused is not None:
                 return fused
+        if e.op == "add" and dtype is I32:
+            fused = self.accumulate(e)
+            if fused is not None:
+                return fused
         a = self.expr(e.a)
         if e.op in ("and", "or") and a.const is not None and a.dtype is BOOL:
             return a if bool(a.const) == (e.op == "or") else self.expr(e.b)
@@ -135,6 +141,14 @@ class Scalars(Memory):
             if e.op == "sub":
                 x = self.fn.assign(f"fneg {x.typed}", x.dtype, x.lanes)
             return self.fma(x, y, c)
+        return None
+
+    def accumulate(self, e: Binary) -> Value | None:
+        """c + dot4(a, b) as one instruction."""
+        for product, addend in ((e.a, e.b), (e.b, e.a)):
+            if isinstance(product, Call) and product.op in DOTS:
+                a, b = (self.expr(x) for x in product.args)
+                return dot4(self.fn, self.target, *self.unify(a, b, self.expr(addend)))
         return None
 
     def fma(self, x: Value, y: Value, c: Value) -> Value:
@@ -303,6 +317,8 @@ class Scalars(Memory):
             return self.checked(self.expr(e.args[0]), self.expr(e.args[1]))
         args = self.unify(*(self.expr(a) for a in e.args))
         a, fn = args[0], self.fn
+        if e.op in DOTS:
+            return dot4(fn, self.target, a, args[1], broadcast(fn, constant(0, I32), a.lanes))
         if e.op == "fma":
             return self.fma(*args)
         if e.op == "neg":
@@ -403,6 +419,8 @@ class Scalars(Memory):
             return self.convert_half(a, dtype)
         if source.is_float and dtype.is_float:
             code = "fpext" if dtype.bits > source.bits else "fptrunc"
+        elif source is F32 and dtype.bits <= 16 and self.target.arch == "x86_64":
+            return self.saturated(a, dtype)
         elif source.is_float:
             name = "fptosi" if dtype.kind == "int" else "fptoui"
             full = f"llvm.{name}.sat.{suffix(dtype, a.lanes)}.{suffix(source, a.lanes)}"
@@ -410,12 +428,31 @@ class Scalars(Memory):
         elif dtype.is_float:
             code = "sitofp" if source.kind == "int" else "uitofp"
         elif value_type(dtype) == value_type(source):
-            return Value(a.text, dtype, a.lanes, a.const)
+            return (
+                Value(a.text, dtype, a.lanes)
+                if a.const is None
+                else constant(wrapped(int(a.const), dtype), dtype)
+            )
         elif dtype.bits < source.bits:
             code = "trunc"
         else:
             code = "sext" if source.kind == "int" else "zext"
         return fn.assign(f"{code} {a.typed} to {result}", dtype, a.lanes)
+
+    def saturated(self, a: Value, dtype: DType) -> Value:
+        """f32 → 8 or 16 bits: bounded as f32, where x86 has the instructions; LLVM takes thrice as many."""
+        fn, lanes, least = self.fn, a.lanes, -(1 << dtype.bits - 1) if dtype.kind == "int" else 0
+        low, high = (constant(float(v), F32) for v in (least, least + (1 << dtype.bits) - 1))
+        zero = broadcast(fn, constant(0.0, F32), lanes)
+        if least:  # else NaN is less than nothing, and becomes the lower bound
+            number = fn.assign(f"fcmp ord {a.typed}, {zero.text}", BOOL, lanes)
+            a = fn.assign(f"select {number.typed}, {a.typed}, {zero.typed}", F32, lanes)
+        for code, bound in (("ogt", low), ("olt", high)):
+            limit = broadcast(fn, bound, lanes)
+            inside = fn.assign(f"fcmp {code} {a.typed}, {limit.text}", BOOL, lanes)
+            a = fn.assign(f"select {inside.typed}, {a.typed}, {limit.typed}", F32, lanes)
+        whole = fn.assign(f"fptosi {a.typed} to {value_type(I32, lanes)}", I32, lanes)
+        return fn.assign(f"trunc {whole.typed} to {value_type(dtype, lanes)}", dtype, lanes)
 
     def convert_half(self, a: Value, dtype: DType) -> Value:
         """f16 ↔ f32, which `lower.narrow` leaves only where the target has instructions for it."""

@@ -68,10 +68,10 @@ def constant_text(value: int | float | bool, dtype: DType) -> str:
     if dtype.is_float:
         rounded = float(np.asarray(value, dtype.numpy))
         return "0x" + struct.pack(">d", rounded).hex().upper()
-    return str(_wrapped(int(value), dtype))
+    return str(wrapped(int(value), dtype))
 
 
-def _wrapped(value: int, dtype: DType) -> int:
+def wrapped(value: int, dtype: DType) -> int:
     """Modulo 2**bits."""
     low = 1 << (dtype.bits - 1) if dtype.kind == "int" else 0
     return (value + low) % (1 << dtype.bits) - low

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ...errors import InternalError, RunError
-from .scalar import BITCASTS, COMPARE, Binary, Call, Cast, Const, Expr, Load, Select, Var, children
+from .scalar import BITCASTS, COMPARE, DOTS, Binary, Call, Cast, Const, Expr, Load, Select, Var, children
 from .types import BF16, BOOL, DType
 
 Array = np.ndarray
@@ -205,6 +206,15 @@ def _integer_power(a: Array, b: Array) -> Array:
     return np.where(b >= 0, result, negative).astype(a.dtype) if a.dtype.kind == "i" else result
 
 
+def dot4(a: Any, b: Any, signed: bool) -> Any:
+    """Σ of four products: of the bytes of two i32, or of arrays of them; `signed`: those of `a`."""
+    total = 0
+    for shift in range(0, 32, 8):
+        x, y = (a >> shift) & 0xFF, (((b >> shift) & 0xFF) ^ 0x80) - 0x80
+        total = total + ((x ^ 0x80) - 0x80 if signed else x) * y
+    return total
+
+
 def _erf(x: Array) -> Array:
     return np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64)).astype(x.dtype)
 
@@ -233,6 +243,8 @@ def apply_call(op: str, args: list[Array], mask: Array | None) -> Array:
             if np.any(bad if mask is None else bad & mask):
                 raise RunError("index out of range")
             return np.where(bad, 0, index)
+        if op in DOTS:
+            return np.asarray(dot4(args[0], args[1], DOTS[op]))
         if op in BITCASTS:
             return np.asarray(args[0]).view(BITCASTS[op].numpy)
         op = op.removeprefix("libm.")

@@ -6,6 +6,8 @@ Meaning: integers wrap around; integer division by zero gives 0; `floordiv` and 
 infinity; `div` on integers truncates, `rem` is its remainder. `min` and `max` return NaN when either side
 is NaN. `select` evaluates only the chosen side, so a guarded load may have an index out of bounds where its
 guard is false. `checked(i, n)` is i when 0 <= i < n, else the kernel reports "index out of range".
+`dot4_u8(a, b)` and `dot4_i8(a, b)` take two i32 as four bytes each and sum the four products: bytes of b are
+signed, those of a as the name says.
 """
 
 from __future__ import annotations
@@ -41,11 +43,14 @@ LIBM = frozenset(
     for name in (FLOAT_FUNCTIONS | {"pow", "fmod"})
     - {"sqrt", "rsqrt", "sigmoid", "floor", "ceil", "round", "trunc"}
 )
+DOTS = {"dot4_u8": False, "dot4_i8": True}
+"""Sums of four products of bytes, by whether those of the first operand are signed."""
 FUNCTIONS = (
     FLOAT_FUNCTIONS
     | frozenset({"neg", "abs", "not", "fma", "isnan", "isinf", "checked", "sign", "copysign"})
     | LIBM
     | frozenset(BITCASTS)
+    | frozenset(DOTS)
 )
 
 

@@ -12,6 +12,7 @@ from ..ir.types import BF16, F16, DType
 from ..kernel_task import Config, KernelTask
 from ..target import Target
 from ..templates.registry import template
+from .dots import expand_dots
 from .guards import resolve_guards, simplify_program
 from .math import expand_math
 from .narrow import NARROW, expand_narrow
@@ -34,24 +35,25 @@ def lower(task: KernelTask, cfg: Config) -> Program:
 
 
 def finished(program: Program, target: Target) -> Program:
-    return finish(program, native_narrow(target), partition=target.kind == "cpu")
+    return finish(program, native_narrow(target), partition=target.kind == "cpu", dot=target.dot)
 
 
 def native_narrow(target: Target) -> tuple[DType, ...]:
     """The narrow floats that the target's own instructions round to."""
     if target.gpu and target.gpu.language == "cuda":
         return F16, BF16
-    return (F16,) if "f16c" in target.features else ()
+    of_cpu = "f16c" in target.features or (target.kind == "cpu" and target.arch == "aarch64")
+    return (F16,) if of_cpu else ()
 
 
-def finish(program: Program, native: Collection[DType], partition: bool = True) -> Program:
+def finish(program: Program, native: Collection[DType], partition: bool = True, dot: str = "") -> Program:
     """`native`: as of `expand_narrow`; `partition`: whether loops may be cut where their guards begin to hold
-    or fail."""
+    or fail; `dot`: as of `expand_dots`."""
     simple = simplify_program(program)
     program = resolve_guards(simple) if partition else resolve_guards(simple, limit=0)
 
     def expand(e: Expr) -> Expr:
-        return expand_narrow(expand_math(e), native) if _may_expand(e) else e
+        return expand_narrow(expand_math(expand_dots(e, dot)), native) if _may_expand(e) else e
 
     return replace(program, body=L.map_expressions(program.body, expand))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from .shapes import wide
 from .window import high, inside, output_sizes, positions, read, spatial_names, windows
 
 Reader = Callable[[Tensor, Sequence[Expr]], Expr]
+Product = Callable[[Expr, Expr], Expr]
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,14 @@ class _Window(Op, abstract=True):
         return (n, out_channels, *spatial)
 
     def _products(
-        self, b: ExprBuilder, x: Tensor, w: Tensor, acc: DType, read_x: Reader, read_w: Reader
+        self,
+        b: ExprBuilder,
+        x: Tensor,
+        w: Tensor,
+        acc: DType,
+        read_x: Reader,
+        read_w: Reader,
+        product: Product = operator.mul,
     ) -> Tensor:
         """The sum of products as one stage; `read_x` and `read_w` give operands of type `acc`."""
         out_channels, per_group, *kernel = w.shape
@@ -57,7 +66,7 @@ class _Window(Op, abstract=True):
             else:
                 channel = (oc // group_size) * per_group + ic
             padded = s.select(guard, read_x(x, (n, channel, *at)), s.const(0, acc))
-            return padded * read_w(w, (oc, ic, *taps))
+            return product(padded, read_w(w, (oc, ic, *taps)))
 
         return b.reduce(
             "sum",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -10,7 +12,7 @@ import numpy as np
 from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
 from ..ir.scalar import Expr, const
-from ..ir.types import DType, TensorType
+from ..ir.types import I32, DType, TensorType
 from .base import Op
 from .shapes import broadcast_shape, fail, given, same_dtype, wide, wide_array, widen
 
@@ -51,6 +53,12 @@ class MatMul(Op):
         return (np.matmul(x, y).astype(a.dtype),)
 
     def compute(self, b: ExprBuilder, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return (_rounded(b, self._products(b, x, y), x.dtype),)
+
+    def _products(
+        self, b: ExprBuilder, x: Tensor, y: Tensor, product: Callable[[Expr, Expr], Expr] = operator.mul
+    ) -> Tensor:
+        """The sum of products as one stage."""
         m, k = x.shape[-2:][:: -1 if self.trans_a else 1]
         n = y.shape[-2 if self.trans_b else -1]
         batch = broadcast_shape(x.shape[:-2], y.shape[:-2])
@@ -59,17 +67,62 @@ class MatMul(Op):
             *outer, row, column, inner = i
             left = (*outer, inner, row) if self.trans_a else (*outer, row, inner)
             right = (*outer, column, inner) if self.trans_b else (*outer, inner, column)
-            return widen(_matrix_read(x, left)) * widen(_matrix_read(y, right))
+            return product(widen(_matrix_read(x, left)), widen(_matrix_read(y, right)))
 
         axes = (*(f"b{n}" for n in range(len(batch))), "m", "n")
-        sum = b.reduce("sum", wide(x.dtype), (*batch, m, n), (k,), body, "product", axes, ("k",))
-        return (_rounded(b, sum, x.dtype),)
+        return b.reduce("sum", wide(x.dtype), (*batch, m, n), (k,), body, "product", axes, ("k",))
 
 
 def _matrix_read(x: Tensor, index: tuple[Expr, ...]) -> Expr:
     """Broadcasts the batch axes, but not the matrix's: a size of 1 there is read with its own index."""
     batch = index[len(index) - x.rank : -2]
     return x[(*(const(0) if d == 1 else i for i, d in zip(batch, x.shape)), *index[-2:])]
+
+
+@dataclass(frozen=True)
+class MatMulInteger(Op):
+    """y[…, m, n] = Σk (a[…, m, k] - a_zero) · (b[…, k, n] - b_zero) in i32, of 8-bit integers.
+
+    Zero points broadcast to their matrix and may be absent.
+    """
+
+    def infer(
+        self,
+        a: TensorType,
+        b: TensorType,
+        a_zero: TensorType | None = None,
+        b_zero: TensorType | None = None,
+    ) -> tuple[TensorType, ...]:
+        for t, zero in ((a, a_zero), (b, b_zero)):
+            if t.dtype.bits != 8 or not t.dtype.is_integer:
+                fail(f"input {t}: expected 8-bit integers")
+            if zero is not None and broadcast_shape(t.dims, zero.dims) != t.dims:
+                fail(f"zero point {zero} does not broadcast to {t}")
+        return MatMul().infer(*(TensorType(I32, t.shape) for t in (a, b)))
+
+    def reference(
+        self, a: np.ndarray, b: np.ndarray, a_zero: np.ndarray | None = None, b_zero: np.ndarray | None = None
+    ) -> tuple[np.ndarray, ...]:
+        x, y = (
+            v.astype(np.int64) - (0 if zero is None else zero.astype(np.int64))
+            for v, zero in ((a, a_zero), (b, b_zero))
+        )
+        return (np.matmul(x, y).astype(np.int32),)
+
+    def compute(
+        self, b: ExprBuilder, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        def centred(t: Tensor, zero: Tensor | None) -> Tensor:
+            def body(*i: Expr) -> Expr:
+                value = s.cast(t[i], I32)
+                if zero is None:
+                    return value
+                place = i[len(i) - zero.rank :]
+                return value - s.cast(_read(zero, list(place)), I32)
+
+            return b.compute(I32, t.shape, body, "centred")
+
+        return MatMul().compute(b, centred(x, x_zero), centred(y, y_zero))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ..ir.types import DTYPES, F32, I32, U8, DType, TensorType, dtype_of
 from .base import Decomposer, Op
 from .conv import ConvInteger
 from .elementwise import Binary, Cast, Unary
-from .matmul import MatMul
+from .matmul import MatMul, MatMulInteger
 from .movement import Reshape
 from .shapes import axis_of, fail, wide
 
@@ -292,9 +292,6 @@ class QLinearMatMul(Op):
         def rows(v: str) -> str:
             return g.one(Reshape((g.type(v).size, 1)), v) if g.type(v).rank == 1 else v
 
-        def shifted(v: str, zero: str) -> str:
-            return g.one(Binary("sub"), g.one(Cast("i32"), v), g.one(Cast("i32"), zero))
-
-        total = g.one(MatMul(), shifted(a, rows(a_zero)), shifted(b, b_zero))
+        total = g.one(MatMulInteger(), a, b, rows(a_zero), b_zero)
         factor = quotient_of_scales(g, rows(a_scale), b_scale, rows(y_scale))
         return (requantize(g, total, factor, rows(y_zero)),)

@@ -6,8 +6,9 @@ import string
 
 import numpy as np
 
-from ...compiler.ops.elementwise import Binary, Cast
-from ...compiler.ops.matmul import Einsum, MatMul
+from ...compiler.ops.base import Op
+from ...compiler.ops.elementwise import Binary
+from ...compiler.ops.matmul import Einsum, MatMul, MatMulInteger
 from ...compiler.ops.movement import Reshape
 from ...errors import ModelError
 from .registry import NodeContext, onnx
@@ -15,17 +16,17 @@ from .registry import NodeContext, onnx
 
 @onnx("MatMul")
 def matmul(c: NodeContext, a: str, b: str):
-    return _matmul(c, a, b)
+    return _matmul(c, MatMul(), a, b)
 
 
-def _matmul(c: NodeContext, a: str, b: str) -> str:
+def _matmul(c: NodeContext, op: Op, a: str, b: str, *more: str | None) -> str:
     """numpy's matmul: a vector at the left is a row, at the right a column; its axis of 1 goes away."""
     x, y = c.type(a).dims, c.type(b).dims
     if not x or not y:
         raise ModelError(f"{c.label}: a scalar cannot be a factor of a matrix product")
     left = c.one(Reshape((1, *x)), a) if len(x) == 1 else a
     right = c.one(Reshape((*y, 1)), b) if len(y) == 1 else b
-    product = c.one(MatMul(), left, right)
+    product = c.one(op, left, right, *more)
     if len(x) > 1 and len(y) > 1:
         return product
     shape = list(c.type(product).dims)
@@ -38,18 +39,10 @@ def _matmul(c: NodeContext, a: str, b: str) -> str:
 
 @onnx("MatMulInteger")
 def matmul_integer(c: NodeContext, a: str, b: str, a_zero: str | None = None, b_zero: str | None = None):
-    return _matmul(c, _centred(c, a, a_zero, rows=True), _centred(c, b, b_zero, rows=False))
-
-
-def _centred(c: NodeContext, x: str, zero: str | None, rows: bool) -> str:
-    """x - zero in i32; a vector of zero points has one for each row (or column)."""
-    wide = c.one(Cast("i32"), x)
-    if zero is None:
-        return wide
-    shape = c.type(zero).dims
-    if rows and len(shape) == 1 and shape != (1,):
-        zero = c.one(Reshape((*shape, 1)), zero)
-    return c.one(Binary("sub"), wide, c.one(Cast("i32"), zero))
+    """A vector of zero points has one for each row of a, or column of b."""
+    if a_zero is not None and len(shape := c.type(a_zero).dims) == 1 and shape != (1,):
+        a_zero = c.one(Reshape((*shape, 1)), a_zero)
+    return _matmul(c, MatMulInteger(), a, b, a_zero, b_zero)
 
 
 @onnx("Gemm")

@@ -71,7 +71,7 @@ def test_stop_after_prints_the_graph(burnish, two_layers):
 def test_dump_writes_every_rung(burnish, two_layers, tmp_path):
     burnish("compile", two_layers, "--dim", "batch=2", "-o", tmp_path / "m.so", "--dump", tmp_path / "d")
     names = {path.name for path in (tmp_path / "d").iterdir()}
-    assert {"00-import.txt", "01-fold.txt", "plan.txt", "kernels"} <= names
+    assert {"00-import.txt", "01-multiply_bytes.txt", "02-fold.txt", "plan.txt", "kernels"} <= names
     kernels = [path.read_text() for path in (tmp_path / "d" / "kernels").iterdir()]
     assert kernels and all("# LLVM IR" in text and "# assembly" in text for text in kernels)
 

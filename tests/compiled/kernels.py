@@ -14,7 +14,7 @@ from burnish.compiler.codegen.kernel_code import KernelCode
 from burnish.compiler.codegen.llvm import LoadedCode, generate, object_code
 from burnish.compiler.ir.loops import Program
 from burnish.compiler.kernel_task import DefaultConfig, KernelTask, RejectedConfig
-from burnish.compiler.lower.lower import finish, native_narrow, scheduled
+from burnish.compiler.lower.lower import finished, scheduled
 from burnish.compiler.target import TARGETS, Target, host, runs_here
 from burnish.errors import InternalError, RunError
 
@@ -70,7 +70,7 @@ def build(task: KernelTask, symbol: str) -> Build:
 
 
 def build_program(program: Program, target: Target) -> Build:
-    lowered = finish(program, native_narrow(target))
+    lowered = finished(program, target)
     return Build(program, lowered, generate(lowered, target))
 
 

@@ -17,6 +17,8 @@ from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.make_tasks import kernel_tasks
 from burnish.models import zoo
 
+from ..compiled import quantised
+
 
 def loops(assembly: str) -> Iterator[list[str]]:
     """Instructions of every basic block that jumps back to its own begin."""
@@ -42,6 +44,21 @@ def test_pixels_side_by_side_are_lanes(network):
     task = first_convolution(network, "cortex-a72")
     assert task.algorithm == "direct" and "p0" not in dict(task.layouts)
     check_loops(task, most_loads=0.15)
+
+
+def test_products_of_bytes_are_dots_by_lane():
+    """Words of x are lanes of one load, as numbers are."""
+    machine = get_target("cortex-a76")
+    graph = pipeline.optimise(import_onnx(quantised.network(32)), machine, 1)
+    tasks = [t for t in kernel_tasks(graph, machine, 1).values() if t.name.startswith("dotconv")]
+    dense, _, _ = tasks
+    dots = 0
+    for lines in loops(kernel_assembly(dense, DefaultConfig())):
+        own = [line for line in lines if line.startswith("sdot")]
+        assert all(re.search(r"\.4b\[[0-3]\]$", line) for line in own)
+        assert not own or not [line for line in lines if "[sp" in line]
+        dots += len(own)
+    assert dots >= 32
 
 
 def first_convolution(network: str, target: str) -> KernelTask:

@@ -43,6 +43,24 @@ def test_digits_agrees_with_this_machine(aarch64, digits, target):
         assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
+def test_every_half_is_converted_by_an_instruction(aarch64):
+    """f16 → f32 · 1 → f16: the same bits, and what lies between two halves is rounded to even."""
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+    to = {"to": onnx.TensorProto.FLOAT}, {"to": onnx.TensorProto.FLOAT16}
+    cast = model(
+        [node("Cast", ["x"], ["wide"], **to[0]), node("Mul", ["wide", "factor"], ["product"]),
+         node("Cast", ["product"], ["y"], **to[1])],
+        [value("x", [65536], onnx.TensorProto.FLOAT16), value("factor", [])],
+        [value("y", [65536], onnx.TensorProto.FLOAT16)],
+    )  # fmt: skip
+    module = burnish.compile(cast, target="cortex-a72", threads=1)
+    for factor in (1.0, 1.0004883, 0.00048828125):
+        with np.errstate(all="ignore"):
+            expected = (halves.astype(np.float32) * np.float32(factor)).astype(np.float16)
+        found = module.run({"x": halves, "factor": np.float32(factor)})["y"]
+        np.testing.assert_array_equal(found, expected)
+
+
 def execute(*command: object, cwd: Path) -> str:
     done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,6 +8,7 @@ from burnish.commands.compare import compare
 from burnish.commands.verify import run_onnxruntime
 from burnish.models import zoo
 
+from ..compiled.quantised import check as check_quantised
 from ..compiled.test_random_graphs import check
 
 NETWORKS = [  # name, pixels (None: its own), target
@@ -31,3 +32,9 @@ def test_a_network_agrees_with_onnxruntime(aarch64, name, pixels, target):
 @pytest.mark.parametrize("seed", range(100, 112))
 def test_a_random_model(aarch64, seed):
     check(seed, ("cortex-a53", "cortex-a72", "cortex-a76", "neoverse-n1"))
+
+
+@pytest.mark.parametrize("target", ["cortex-a72", "cortex-a76"])
+def test_a_quantised_network(aarch64, target):
+    """Without dot products and with them."""
+    check_quantised(target, "global")

@@ -20,6 +20,7 @@ from itertools import groupby
 
 import numpy as np
 
+from ...ir.types import F32
 from ...ops.conv import Conv
 from ...ops.fused import FusedOp
 from ...ops.toom_cook import Band, Transform, band, transform
@@ -207,12 +208,12 @@ def _uses(region: Region, point: tuple[int, int]) -> bool:
 
 
 def convolution(op: object) -> tuple[Conv, int] | None:
-    """The convolution that a fused operator begins with, and its square kernel's size; None without such."""
+    """The f32 convolution that a fused operator begins with, and its square kernel's size; else None."""
     if not isinstance(op, FusedOp):
         return None
     first = op.graph.nodes[0]
     conv = first.op
-    if not isinstance(conv, Conv) or conv.group != 1:
+    if not isinstance(conv, Conv) or op.graph.types[first.outputs[0]].dtype is not F32 or conv.group != 1:
         return None
     if set(conv.dilations) != {1} or len(set(conv.strides)) > 1:
         return None

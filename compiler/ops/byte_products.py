@@ -1,0 +1,154 @@
+"""Products of 8-bit integers by machines that add up four of them at once: words of four neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir import scalar as s
+from ..ir.expr import ExprBuilder, Tensor
+from ..ir.scalar import Expr
+from ..ir.types import I32, U8, TensorType
+from .base import Op
+from .conv import Conv
+from .matmul import MatMul
+from .shapes import axis_of, fail
+
+BYTES = 4
+SIGNS = -0x7F7F7F80  # 0x80808080 as an i32
+ONES = 0x01010101
+
+
+@dataclass(frozen=True)
+class PackBytes(Op):
+    """Four neighbours along `axis` of x become the bytes of one i32, the first the lowest.
+
+    Around x lie `pads` (of every axis: all begins, then all ends) of its zero point, which also fills up the
+    last word; without one that is 0. `flip` turns the sign bits: u8 and i8 change places, 128 less or more.
+    """
+
+    axis: int
+    pads: tuple[int, ...]
+    flip: bool = False
+
+    def infer(self, x: TensorType, zero: TensorType | None = None) -> tuple[TensorType, ...]:
+        axis = axis_of(self.axis, x.rank)
+        if x.dtype.bits != 8 or not x.dtype.is_integer:
+            fail(f"input {x}: expected 8-bit integers")
+        if zero is not None and (zero.size != 1 or zero.dtype is not x.dtype):
+            fail(f"zero point {zero}: expected one value of {x.dtype}")
+        if len(self.pads) != 2 * x.rank or any(p < 0 for p in self.pads) or self.pads[axis]:
+            fail(f"pads {self.pads} do not fit {x}, or stand before the axis {axis} of words")
+        sizes = [d + b + e for d, b, e in zip(x.dims, self.pads, self.pads[x.rank :])]
+        sizes[axis] = -(-sizes[axis] // BYTES)
+        return (TensorType(I32, tuple(sizes)),)
+
+    def reference(self, x: np.ndarray, zero: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+        axis = axis_of(self.axis, x.ndim)
+        widths = list(zip(self.pads, self.pads[x.ndim :]))
+        widths[axis] = (0, widths[axis][1] + -(x.shape[axis] + widths[axis][1]) % BYTES)
+        fill = 0 if zero is None else zero.reshape(()).item()
+        bytes = np.pad(x, widths, constant_values=fill).view(np.uint8) ^ (0x80 if self.flip else 0)
+        bytes = np.moveaxis(bytes, axis, -1)
+        words = np.ascontiguousarray(bytes).astype(np.uint8).view("<i4")
+        return (np.moveaxis(words, -1, axis).astype(np.int32),)
+
+    def compute(self, b: ExprBuilder, x: Tensor, zero: Tensor | None = None) -> tuple[Tensor, ...]:
+        axis = axis_of(self.axis, x.rank)
+        filler = None if zero is None else TensorType(zero.dtype, zero.shape)
+        (result,) = self.infer(TensorType(x.dtype, x.shape), filler)
+
+        def byte(value: Expr) -> Expr:
+            return s.cast(s.cast(value, U8), I32)
+
+        def body(*i: Expr) -> Expr:
+            fill: Expr = s.const(0, I32) if zero is None else byte(zero[(s.const(0),) * zero.rank])
+            inside = [
+                s.within(i[a] - self.pads[a], d)
+                for a, d in enumerate(x.shape)
+                if a != axis and (self.pads[a] or self.pads[a + x.rank])
+            ]
+            word: Expr | None = None
+            for n in range(BYTES):
+                place = [e - p for e, p in zip(i, self.pads)]
+                place[axis] = i[axis] * BYTES + n
+                value = byte(x[tuple(place)])
+                if result.dims[axis] * BYTES > x.shape[axis]:
+                    value = s.select(s.lt(place[axis], x.shape[axis]), value, fill)
+                value = s.binary("shl", value, s.const(8 * n, I32)) if n else value
+                word = value if word is None else s.binary("or", word, value)
+            assert word is not None
+            word = s.select(s.both(*inside), word, fill * s.const(ONES, I32))
+            return s.binary("xor", word, s.const(SIGNS, I32)) if self.flip else word
+
+        return (b.compute(I32, result.dims, body, "words"),)
+
+
+@dataclass(frozen=True)
+class DotConv(Conv):
+    """A convolution of words of four channels: x (batch, channels / 4, *spatial), weights likewise, in i32.
+
+    Bytes of the weights are signed, those of x if `signed`.
+    """
+
+    signed: bool = False
+
+    def infer(self, x: TensorType, w: TensorType, bias: TensorType | None = None) -> tuple[TensorType, ...]:
+        _check_words(x, w)
+        if bias is not None:
+            fail("words are convolved without a bias")
+        return (TensorType(I32, self._shape(x, w)),)
+
+    def reference(
+        self, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None
+    ) -> tuple[np.ndarray, ...]:
+        return (self._numpy(_bytes(x, 1, self.signed), _bytes(w, 1, True)).astype(np.int32),)
+
+    def compute(self, b: ExprBuilder, x: Tensor, w: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+        def plain(t: Tensor, index: Sequence[Expr]) -> Expr:
+            return t[tuple(index)]
+
+        return (self._products(b, x, w, I32, plain, plain, _dot(self.signed)),)
+
+
+@dataclass(frozen=True)
+class DotMatMul(MatMul):
+    """A matrix product of words of four terms, in i32. Bytes of b are signed, those of a if `signed`."""
+
+    signed: bool = False
+
+    def infer(self, a: TensorType | None, b: TensorType | None) -> tuple[TensorType, ...]:
+        _check_words(a, b)
+        return super().infer(a, b)
+
+    def reference(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
+        x = _bytes(a, a.ndim - (2 if self.trans_a else 1), self.signed)
+        y = _bytes(b, b.ndim - (1 if self.trans_b else 2), True)
+        return (MatMul(self.trans_a, self.trans_b).reference(x, y)[0].astype(np.int32),)
+
+    def compute(self, b: ExprBuilder, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return (self._products(b, x, y, _dot(self.signed)),)
+
+
+def _check_words(*types: TensorType | None) -> None:
+    for t in types:
+        if t is None or t.dtype is not I32:
+            fail(f"input {t}: expected words of four bytes, as i32")
+
+
+def _dot(signed: bool) -> Callable[[Expr, Expr], Expr]:
+    return lambda x, y: s.call("dot4_i8" if signed else "dot4_u8", x, y)
+
+
+def _bytes(words: np.ndarray, axis: int, signed: bool) -> np.ndarray:
+    """numpy: the bytes of words along an axis, in i64."""
+    last = np.ascontiguousarray(np.moveaxis(words, axis, -1))
+    bytes = last.astype("<i4").view(np.int8 if signed else np.uint8)
+    return np.moveaxis(bytes, -1, axis).astype(np.int64)
+
+
+def words_of(weights: np.ndarray, axis: int) -> np.ndarray:
+    """numpy: i8 weights as words along an axis, filled up with zeros."""
+    return PackBytes(axis, (0,) * (2 * weights.ndim)).reference(weights.astype(np.int8))[0]

@@ -1,0 +1,84 @@
+"""Sums of four products of bytes, in every number of lanes, and conversions around them."""
+
+import numpy as np
+import pytest
+from burnish.compiler.ir import loops as L
+from burnish.compiler.ir import scalar as s
+from burnish.compiler.ir.numpy_scalar import convert, dot4, evaluate
+from burnish.compiler.ir.types import DTYPES, F32, I8, I32, U8
+from burnish.compiler.lower.dots import expand_dots
+from burnish.compiler.target import get_target
+
+from ..compiled.kernels import build_program, execute, load, runnable_targets
+from .test_compiled_math import LANES, run
+
+RNG = np.random.default_rng(3)
+TARGETS = pytest.mark.parametrize("target", runnable_targets())
+NAMES = pytest.mark.parametrize("name", s.DOTS)
+
+
+def words(size: int) -> np.ndarray:
+    """The extremes first."""
+    few = np.array([-1, 0, 0x7F7F7F7F, -0x7F7F7F80], np.int32)
+    return np.resize(np.concatenate([few, RNG.integers(-(2**31), 2**31, size).astype(np.int32)]), size)
+
+
+def by_bytes(a: np.ndarray, b: np.ndarray, signed: bool) -> np.ndarray:
+    left = a.view(np.int8 if signed else np.uint8).reshape(-1, 4).astype(np.int32)
+    return (left * b.view(np.int8).reshape(-1, 4)).sum(1, dtype=np.int32)
+
+
+@NAMES
+def test_the_meaning(name):
+    a, b = words(64), words(64)[::-1].copy()
+    expected = by_bytes(a, b, s.DOTS[name])
+    np.testing.assert_array_equal(dot4(a, b, s.DOTS[name]), expected)
+    tensors = {"a": a, "b": b}
+    here = (s.Var("i"),)
+    call = s.call(name, s.Load("a", here, I32), s.Load("b", here, I32))
+    for e in (call, expand_dots(call)):
+        np.testing.assert_array_equal(evaluate(e, {"i": np.arange(64)}, tensors), expected)
+    assert expand_dots(call, name) is call
+
+
+@TARGETS
+@NAMES
+@pytest.mark.parametrize("lanes", [1, 2, 3, 4, 6, 8, 16, 24, 32, 40])
+def test_any_number_of_lanes(name, lanes, target):
+    """Added to a sum, and alone; the second factor once of all lanes."""
+    a, b, c = words(lanes), words(lanes)[::-1].copy(), words(lanes)
+    i = (s.Var("v"),)
+    x, y, z = (s.Load(v, i, I32) for v in "abc")
+    first = s.Load("b", (s.const(0),), I32)
+    body = (
+        L.Store("sum", i, s.call(name, x, y) + z),
+        L.Store("alone", i, s.call(name, x, first)),
+    )
+    loop = L.loop("v", lanes, *body, kind="vector") if lanes > 1 else L.loop("v", 1, *body)
+    buffers = tuple(L.Buffer(n, I32, (lanes,)) for n in ("a", "b", "c", "sum", "alone"))
+    built = build_program(L.Program("k", buffers, (loop,)), get_target(target))
+    total, alone = execute(built, load([built], get_target(target)), [a, b, c], at_end=True)
+    np.testing.assert_array_equal(total, by_bytes(a, b, s.DOTS[name]) + c)
+    np.testing.assert_array_equal(alone, by_bytes(a, np.full(lanes, b[0]), s.DOTS[name]))
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "u16"])
+def test_floats_saturate(dtype, target):
+    info = np.iinfo(DTYPES[dtype].numpy)
+    edges = [info.min, info.max, 0, 2.0**31, -(2.0**31), 1e30]
+    near = [e + d for e in edges for d in (-1.5, -1, -0.5, 0, 0.5, 1, 1.5)]
+    x = np.array([*near, np.nan, np.inf, -np.inf, -0.0], np.float32)
+    x = np.resize(x, -(-x.size // LANES) * LANES)
+    found = run(target, lambda e: s.cast(e, DTYPES[dtype]), F32, DTYPES[dtype], x)
+    np.testing.assert_array_equal(found, convert(x, DTYPES[dtype]))
+
+
+@TARGETS
+def test_a_constant_changes_its_sign_with_its_type(target):
+    x = np.zeros(LANES, np.int32)
+
+    def body(e: s.Expr) -> s.Expr:
+        return e + s.cast(s.cast(s.const(-5, I8), U8), I32)
+
+    np.testing.assert_array_equal(run(target, body, I32, I32, x), x + 251)
