@@ -35,7 +35,7 @@ def memory_of_plans(graph: Graph, target: Target, threads: int) -> Callable[[Lay
 
     def memory(plan: LayoutPlan) -> int:
         planned = apply_plan(graph, target, plan)
-        copies = find_views(planned).skipped
+        copies = find_views(planned, target).skipped
         kernels = {}
         for n, node in enumerate(planned.nodes):
             if n not in copies:

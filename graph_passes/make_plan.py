@@ -37,7 +37,7 @@ def make_plan(
     """
     setup = setup or Graph("", (), (), (), {})
     setup_kernels = setup_kernels or {}
-    places = find_views(graph).places
+    places = find_views(graph, target).places
     roots = {v: owner for v, (owner, _) in places.items()}
     outputs = {}  # root value → output index, for those that are written straight into the output's memory
     for i, value in enumerate(graph.outputs):

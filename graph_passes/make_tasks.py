@@ -88,5 +88,5 @@ def kernel_name(node: Node, graph: Graph) -> str:
 
 def kernel_tasks(graph: Graph, target: Target, threads: int) -> dict[int, KernelTask]:
     """By node: the task of every node that a run computes; others are addresses within their operands."""
-    copies = find_views(graph).skipped
+    copies = find_views(graph, target).skipped
     return {n: task_of(graph, node, target, threads) for n, node in enumerate(graph.nodes) if n not in copies}

@@ -121,7 +121,7 @@ def plan_choices(graph: Graph, predicted: PredictedCost, options: PlanOptions, c
     """`copy` gives the task of a conversion."""
     target = predicted.target
     block = target.lanes(4)
-    views = find_views(graph).skipped
+    views = find_views(graph, target).skipped
     choices = {
         (node.outputs, decision): (node, predicted.node(graph, node, decision))
         for n, node in enumerate(graph.nodes)

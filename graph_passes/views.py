@@ -15,6 +15,7 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout, TensorType
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.movement import BlockedFlatten, Concat, Identity, Reshape, Slice
+from ..compiler.target import Target
 from .plan_memory import ALIGNMENT
 
 
@@ -28,7 +29,8 @@ class Views:
     places: Mapping[str, tuple[str, int]]
 
 
-def find_views(graph: Graph) -> Views:
+def find_views(graph: Graph, target: Target) -> Views:
+    """Parts begin at multiples of ALIGNMENT, but for those of the graph's inputs on CPUs."""
     parents: dict[str, tuple[str, int]] = {}
     skipped: set[int] = set()
     written = {o for node in graph.nodes for o in node.outputs}
@@ -39,7 +41,7 @@ def find_views(graph: Graph) -> Views:
             skipped.add(n)
         elif isinstance(inner, Slice) and (offset := _slice_offset(graph, node, inner)) is not None:
             owner, base = _resolve(parents, node.reads[0])
-            if owner in graph.inputs or (base + offset) % ALIGNMENT == 0:
+            if (owner in graph.inputs and target.gpu is None) or (base + offset) % ALIGNMENT == 0:
                 parents[node.outputs[0]] = (node.reads[0], offset)
                 skipped.add(n)
         elif isinstance(inner, Concat) and _owns_memory(graph, node, written):

@@ -83,8 +83,8 @@ class Dialect:
         """An expression for `lanes` neighbouring elements, aligned as one is, or as all of them are."""
         raise NotImplementedError
 
-    def store_vector(self, dtype: DType, pointer: str, values: Sequence[str]) -> str:
-        """A statement that stores neighbouring elements, aligned as one element is."""
+    def store_vector(self, buffer: Buffer, pointer: str, values: Sequence[str], aligned: bool) -> str:
+        """A statement that stores neighbouring elements, aligned as one is, or as all of them are."""
         raise NotImplementedError
 
     def instruction(self, name: str, operands: Sequence[InstructionOperand]) -> Instruction | None:

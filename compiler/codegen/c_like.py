@@ -263,6 +263,7 @@ class _Kernel:
     def vector_store(self, st: Store, var: str, numbers: range) -> None:
         """All loads first, then the stores: the lanes run in lockstep."""
         v, buffer, lanes = self.v, self.v.buffers[st.buffer], len(numbers)
+        together = self.neighbours(buffer, st.index, var) and buffer.dtype is not BOOL
 
         def emit() -> None:
             v.lanes = self.vector_loads(st, var, numbers)
@@ -274,10 +275,11 @@ class _Kernel:
                 values.append(v.named(Operand(text, memory_type(buffer.dtype))).text)
             v.lanes = {}
             v.constants[var] = numbers[0]
-            if self.neighbours(buffer, st.index, var) and buffer.dtype is not BOOL:
+            if together:
                 index = v.begin(*st.index)
                 pointer = f"{identifier(buffer.name)} + {v.offset(buffer, index).inner}"
-                v.out.emit(self.dialect.store_vector(buffer.dtype, pointer, values))
+                aligned = _is_aligned(buffer, index, lanes)
+                v.out.emit(self.dialect.store_vector(buffer, pointer, values, aligned))
             else:
                 for n, text in zip(numbers, values):
                     v.constants[var] = n
@@ -299,8 +301,7 @@ class _Kernel:
             index = v.begin(*load.index)
             pointer = f"{identifier(buffer.name)} + {v.offset(buffer, index).inner}"
             name, type = v.fresh(), self.dialect.vector_type(buffer.dtype, len(numbers))
-            aligned = _begins_aligned(buffer, len(numbers))
-            aligned = aligned and _is_multiple(flat_index(buffer, index), len(numbers))
+            aligned = _is_aligned(buffer, index, len(numbers))
             load_text = self.dialect.load_vector(buffer, len(numbers), pointer, aligned)
             v.out.emit(f"const {type} {name} = {load_text};")
             for lane, n in enumerate(numbers):
@@ -359,7 +360,12 @@ def _constant_extent(loop: For) -> int:
 
 def _begins_aligned(b: Buffer, lanes: int) -> bool:
     """As a vector of its elements has to be."""
-    return b.scope == "shared" or (b.aligned and lanes * b.dtype.bytes <= ALIGNMENT)
+    return b.scope == "shared" or (b.scope in ("param", "global") and lanes * b.dtype.bytes <= ALIGNMENT)
+
+
+def _is_aligned(b: Buffer, index: Sequence[Expr], lanes: int) -> bool:
+    """Whether a vector may begin at the element."""
+    return _begins_aligned(b, lanes) and _is_multiple(flat_index(b, index), lanes)
 
 
 def _is_multiple(e: Expr, of: int) -> bool:

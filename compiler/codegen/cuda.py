@@ -99,7 +99,10 @@ class Cuda(Dialect):
     def load_vector(self, buffer: Buffer, lanes: int, pointer: str, aligned: bool) -> str:
         return f"load{'_aligned' * aligned}<{lanes}>({pointer})"
 
-    def store_vector(self, dtype: DType, pointer: str, values: Sequence[str]) -> str:
+    def store_vector(self, buffer: Buffer, pointer: str, values: Sequence[str], aligned: bool) -> str:
+        if aligned:
+            type = self.vector_type(buffer.dtype, len(values))
+            return f"*reinterpret_cast<{type} *>({pointer}) = {{{', '.join(values)}}};"
         return " ".join(f"({pointer})[{n}] = {value};" for n, value in enumerate(values))
 
     def lane(self, vector: str, n: int) -> str:

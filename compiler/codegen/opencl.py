@@ -50,13 +50,16 @@ class OpenCL(Dialect):
         return f"{_TYPES[memory_type(dtype)]}{lanes}"
 
     def load_vector(self, buffer: Buffer, lanes: int, pointer: str, aligned: bool) -> str:
-        if aligned and buffer.aligned:  # arrays in local memory are aligned as one element
+        if aligned and buffer.scope != "shared":  # arrays in local memory are aligned as one element
             return f"*(__global const {self.vector_type(buffer.dtype, lanes)} *)({pointer})"
         return f"vload{lanes}(0, {pointer})"
 
-    def store_vector(self, dtype: DType, pointer: str, values: Sequence[str]) -> str:
-        type = self.vector_type(dtype, len(values))
-        return f"vstore{len(values)}(({type})({', '.join(values)}), 0, {pointer});"
+    def store_vector(self, buffer: Buffer, pointer: str, values: Sequence[str], aligned: bool) -> str:
+        type = self.vector_type(buffer.dtype, len(values))
+        vector = f"({type})({', '.join(values)})"
+        if aligned and buffer.scope != "shared":
+            return f"*(__global {type} *)({pointer}) = {vector};"
+        return f"vstore{len(values)}({vector}, 0, {pointer});"
 
     def lane(self, vector: str, n: int) -> str:
         return f"{vector}.s{n:x}"

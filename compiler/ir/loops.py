@@ -55,13 +55,10 @@ SCOPES = frozenset({"param", "global", "scratch", "shared", "register"})
 
 @dataclass(frozen=True)
 class Buffer:
-    """`aligned`: it begins at a multiple of `ir.plan.ALIGNMENT`, so that the longest vectors may."""
-
     name: str
     dtype: DType
     shape: tuple[int, ...]  # physical, row-major
     scope: str = "param"
-    aligned: bool = False
 
     @property
     def size(self) -> int:
@@ -255,7 +252,7 @@ def print_program(program: Program) -> str:
 
 
 def _buffer(b: Buffer) -> str:
-    return f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}] {b.scope}{' aligned' * b.aligned}"
+    return f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}] {b.scope}"
 
 
 def _print(body: Body, depth: int, lines: list[str]) -> None:

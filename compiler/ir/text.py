@@ -239,7 +239,7 @@ def _buffer(c: Cursor) -> Buffer:
     dtype = c.dtype()
     c.symbol("[")
     shape = c.items("]", c.integer)
-    return Buffer(name, dtype, shape, c.name(), c.take(r"aligned\b") is not None)
+    return Buffer(name, dtype, shape, c.name())
 
 
 def _indent(c: Cursor) -> int:

@@ -19,14 +19,12 @@ from .narrow import NARROW, expand_narrow
 
 
 def scheduled(task: KernelTask, cfg: Config) -> Program:
-    """The loop program as the template built it, told which operands are aligned: constants lie apart."""
+    """The loop program as the template built it."""
     if task.algorithm == "loops":
         assert task.program is not None
         return replace(task.program, name=task.name)
     module = template(task)
-    program = module.schedule(task, module.params(task, cfg))
-    params = (replace(b, aligned=b.name in task.constants) for b in program.params)
-    return replace(program, params=tuple(params))
+    return module.schedule(task, module.params(task, cfg))
 
 
 def lower(task: KernelTask, cfg: Config) -> Program:

@@ -7,7 +7,8 @@
 
 #include <stdlib.h>
 
-#define ALIGNMENT 256 /* of what lies in one allocation */
+#define ALIGNMENT 256   /* of what lies in one allocation */
+#define VECTOR_BYTES 16 /* kernels read and write so much at once: operands begin at multiples of it */
 
 /* What one context has for itself. A slot is an input, or an output behind the inputs. */
 typedef struct cuda_state {
@@ -304,6 +305,11 @@ static int32_t resolve(burnish_context *c) {
       return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1,
                           "%s lies on CUDA device %d, but this module runs on device %d",
                           c->plan.strings + c->plan.ios[i].name, (int)device, (int)module_of(c)->device);
+    if (used % VECTOR_BYTES)
+      return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1,
+                          "%s begins at an address that is no multiple of %d bytes, as a part of another array "
+                          "may; copy it to memory of its own",
+                          c->plan.strings + c->plan.ios[i].name, VECTOR_BYTES);
     if (used != s->used[i] || s->resident[i] != (device >= 0)) drop_graph(s);
     s->used[i] = used;
     s->resident[i] = device >= 0;

@@ -60,12 +60,9 @@ WINOGRAD = model("Conv", (1, 16, 9, 9), (24, 16, 3, 3), pads=[1, 1, 1, 1])
 @pytest.mark.parametrize(
     ("columns", "sizes"), [(64, {4, 16}), (44, {4, 16}), (4, {4, 16}), (66, {4}), (3, {4})]
 )
-def test_what_lies_side_by_side_and_begins_where_vectors_may(columns, sizes):
-    assert copied(product(columns)) == sizes
-
-
-def test_other_tensors_may_be_parts_of_one():
-    assert copied(product(64, constant=False)) == {4}
+@pytest.mark.parametrize("constant", [True, False])
+def test_what_lies_side_by_side_and_begins_where_vectors_may(columns, sizes, constant):
+    assert copied(product(columns, constant)) == sizes
 
 
 def test_threads_that_wait_take_an_element_each():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -128,6 +129,11 @@ def test_what_does_not_fit_is_refused(driver, saved, on_device):
         context.device_input("x").__dlpack__(copy=True)
     context.bind({**feeds(), "x": on_device(X, device=1)})
     with pytest.raises(InputError, match="x lies on CUDA device 1, but this module runs on device 0"):
+        context.run()
+    part = copy(on_device(np.concatenate([X[:1], X])))
+    part.address, part.shape = part.address + X[0].nbytes, X.shape
+    context.bind_input("x", part)
+    with pytest.raises(InputError, match="x begins at an address that is no multiple of 16 bytes"):
         context.run()
 
 

@@ -85,13 +85,13 @@ def test_vectors_of_neighbours(opencl, target):
     check_meaning(Case(MatMul(trans_a=True), ("f32[7,4]", "f32[7,12]"), widen=20), TARGETS[target], "tiles")
 
 
-@pytest.mark.parametrize("pixels, loads", [(64, {"vload4", "float4 *"}), (63, {"float4 *"})])
-def test_neighbours_are_read_by_vectors(pixels, loads):
-    """Where no vector is half outside; those of constants are aligned."""
+@pytest.mark.parametrize("pixels, kinds", [(64, {"const float4 *", "float4 *"}), (63, {"const float4 *"})])
+def test_neighbours_are_read_and_written_by_vectors(pixels, kinds):
+    """Where no vector is half outside: weights always, data and results where rows are whole vectors."""
     wanted = model("Conv", (1, 48, pixels, pixels), (64, 48, 1, 1))
     (found,) = planned("model", wanted, TARGETS["mali-g76"], 1)
     source = build_kernel(found.task, DefaultConfig(), "k").object.decode()
-    assert set(re.findall(r"\bvload4|\bfloat4 \*", source)) == loads
+    assert set(re.findall(r"(?:const |\b)float4 \*|\bv(?:load|store)4", source)) == kinds
 
 
 def test_whole_steps_along_inner_axes(opencl):

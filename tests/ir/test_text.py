@@ -71,11 +71,6 @@ def test_expressions(expression):
     assert parse_expr(print_expr(expression)) == expression
 
 
-def test_aligned_operands():
-    program = Program("k", (Buffer("x", F32, (4,), aligned=True), Buffer("y", F32, (4,))), ())
-    assert parse_program(print_program(program)) == program
-
-
 def test_expressions_of_every_operator():
     for case in all_cases():
         if case.op.has("compute"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ...ir import scalar as s
@@ -40,7 +40,6 @@ class Product:
     rows: Axes
     columns: Axes
     sums: Axes
-    aligned: frozenset[str] = frozenset()  # tensors that begin where vectors may; others may be parts of one
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -84,7 +83,7 @@ def main_product(task: KernelTask) -> Product | None:
     if task.expr is None:
         return None
     found = [p for p in map(product_of, groups_of(expression(task))) if p]
-    return replace(found[0], aligned=task.constants) if len(found) == 1 else None
+    return found[0] if len(found) == 1 else None
 
 
 @lru_cache(maxsize=256)

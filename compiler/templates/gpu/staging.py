@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...ir import scalar as s
 from ...ir.affine import linear
 from ...ir.expr import Axis
-from ...ir.loops import Alloc, Body, Buffer, If, Intrinsic, Stmt, Store, loop
+from ...ir.loops import Alloc, Body, Buffer, If, Intrinsic, Stmt, Store, loop, substitute
 from ...ir.scalar import Expr, Load, Select, Var
 from .common import THREAD, let, over
 from .product import Axes, Product, along_sums, digits, size, within
@@ -151,7 +151,7 @@ class Blocks:
     def _stage(self, to: SharedFactor, step: Expr, factor: Expr, axes: Axes, block: Expr, width: int) -> Body:
         """A thread moves an element at a time, or a vector where it may copy one."""
         depth, sums, lanes = self.depth, self.p.sums, 1
-        if to.later and self._is_vector(factor, axes, width):
+        if to.later and width % VECTOR == 0 and lies_in_vectors(factor, axes):
             factor, axes = in_vectors(factor, axes)
             width, lanes = width // VECTOR, VECTOR
         total = depth * width
@@ -175,10 +175,6 @@ class Blocks:
         turn = loop("of_items", ahead, *store, kind="unroll")
         return (loop("of_turns", count // ahead, turn),)
 
-    def _is_vector(self, factor: Expr, axes: Axes, width: int) -> bool:
-        aligned = {x.tensor for x in s.loads(factor)} <= self.p.aligned
-        return aligned and width % VECTOR == 0 and lies_in_vectors(factor, axes)
-
     def _terms(self, step: Expr, body: Body) -> Body:
         """`body` where the axes of the sum are the digits of `k_inside` within the step.
 
@@ -199,6 +195,15 @@ class Blocks:
         row, column = ROW * self.tile[0] + row, COLUMN * self.tile[1] + column
         body = digits(self.p.rows, row, digits(self.p.columns, column, body))
         return If(within((row, size(self.p.rows)), (column, size(self.p.columns))), body)
+
+    def vector(self, row: Expr, number: Expr, lanes: Stmt) -> Stmt:
+        """`lanes`, a loop over LANE, for VECTOR neighbouring columns by their number, if they exist."""
+        row, last = ROW * self.tile[0] + row, self.p.columns[-1]
+        axis = Axis(f"{last.name}_vector", last.extent // VECTOR)
+        body = substitute((lanes,), {last.name: Var(axis.name) * VECTOR + LANE})
+        axes = (*self.p.columns[:-1], axis)
+        body = digits(self.p.rows, row, digits(axes, number, body))
+        return If(within((row, size(self.p.rows)), (number, size(axes))), body)
 
 
 def _zeros(axes: Axes, body: Body) -> Body:

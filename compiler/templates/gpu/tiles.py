@@ -378,9 +378,22 @@ class _Builder:
     # --- results ------------------------------------------------------------------------------------------
 
     def written(self, epilogue: Epilogue) -> Stmt:
-        """The epilogue for every element that exists."""
-        value = Load("tile_c", self.place, self.dtype)
-        return self.each(self.blocks.element(self.row, self.column, epilogue(value)))
+        """The epilogue for every element that exists, by vectors of columns where those are whole."""
+        columns = self.p.columns
+        if self.lane % VECTOR or columns[-1].extent % VECTOR:
+            value = Load("tile_c", self.place, self.dtype)
+            return self.each(self.blocks.element(self.row, self.column, epilogue(value)))
+        near = Var("of_near")
+        value = Load("tile_c", (*self.place[:2], near * VECTOR + LANE), self.dtype)
+        number = (
+            COLUMN * (self.c.tile.block[1] // VECTOR) + s.binary("floordiv", self.first_column, VECTOR) + near
+        )
+        lanes = loop(LANE.name, VECTOR, *epilogue(value), kind="vector")
+        stores = self.blocks.vector(self.row, number, lanes)
+        vectors = loop(near.name, self.lane // VECTOR, stores, kind="unroll")
+        return loop(
+            "of_rows", self.rows, loop("of_vectors", self.vectors, vectors, kind="unroll"), kind="unroll"
+        )
 
 
 def _kind(extent: int) -> str:

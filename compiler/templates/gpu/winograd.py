@@ -176,7 +176,7 @@ class _Builder:
         value = Load(self.v.name, self.place(POINT, self.read, Var("tile")), F32)
         found = product_of([Stage(self.m.name, F32, axes, weight * value, Reduce("sum", self.read.axes))])
         assert found is not None
-        return replace(found, aligned=frozenset((self.o.weights.name, self.v.name)))
+        return found
 
     def multiplied(self, total: Expr) -> Body:
         return (Store(self.m.name, self.place(POINT, self.written, Var("tile")), total),)
