@@ -27,6 +27,7 @@ from .flops import count_flops
 from .intervals import Interval, median_interval
 from .machine import Limits, Machine, describe_machine, measure_limits
 from .peers import Network, OnnxRuntime, Peer, Runner
+from .peers.base import least_tolerance
 
 MakeInputs = Callable[[onnx.ModelProto, int], Mapping[str, np.ndarray]]
 
@@ -245,8 +246,9 @@ class _Session:
             if expected is not None:
                 error = relative_error(found, expected)
                 entry.row = replace(entry.row, error=error)
-                if not error <= entry.peer.tolerance:
-                    return entry.fail(wrong(found, expected, error, entry.peer.tolerance))
+                limit = max(entry.peer.tolerance, least_tolerance(self.network.model))
+                if not error <= limit:
+                    return entry.fail(wrong(found, expected, error, limit))
             entry.row = replace(entry.row, algorithm=entry.runner.algorithm)
             settle()
             entry.row = replace(entry.row, repeats=_calibrate(entry.runner, inputs, self.min_seconds))

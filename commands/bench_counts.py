@@ -24,6 +24,7 @@ from ..models.zoo import random_inputs
 from ..op_tuner.simulated import Emulation
 from .bench import nominal_flops, reference_outputs, relative_error, wrong
 from .peers import EmulatedPeer, Network
+from .peers.base import least_tolerance
 
 ENOUGH = 2e9
 """FLOP in the runs of a peer: starting Python differs by some million instructions between two processes."""
@@ -129,8 +130,9 @@ def _count(
         if expected is not None:
             error = relative_error(found, expected)
             row = replace(row, error=error)
-            if not error <= peer.tolerance:
-                return replace(row, reason=wrong(found, expected, error, peer.tolerance))
+            limit = max(peer.tolerance, least_tolerance(network.model))
+            if not error <= limit:
+                return replace(row, reason=wrong(found, expected, error, limit))
     except Exception as error:  # whatever another library's way here raises is a row, not the end
         text = str(error) if isinstance(error, BurnishError) else f"{type(error).__name__}: {error}"
         return replace(row, reason=" ".join(text.split())[:300])

@@ -36,12 +36,24 @@ class Check:
         return f"{self.value} {self.type} ({self.where}): {verdict}{detail}"
 
 
-def compare(value: str, where: str, found: np.ndarray, expected: np.ndarray, precision: str = "f32") -> Check:
-    """The largest difference, and at a mismatch where it is. Factors may be rounded to `precision`."""
+def compare(
+    value: str,
+    where: str,
+    found: np.ndarray,
+    expected: np.ndarray,
+    precision: str = "f32",
+    least: float = 0.0,
+) -> Check:
+    """The largest difference, and at a mismatch where it is. Factors may be rounded to `precision`.
+
+    `least`: the tolerance of floats and 8-bit integers at least, `least_tolerance` of the network.
+    """
     type = f"{expected.dtype}[{','.join(map(str, expected.shape))}]"
     limit = TOLERANCES.get(str(expected.dtype), 0.0)
     if expected.dtype == np.float32:
         limit = max(limit, TOLERANCE[precision])
+    if expected.dtype.kind not in "iub" or expected.dtype in (np.int8, np.uint8):
+        limit = max(limit, least)
     if found.dtype != expected.dtype or found.shape != expected.shape:
         other = f"found {found.dtype}[{','.join(map(str, found.shape))}]"
         return Check(value, where, type, np.inf, limit, other)

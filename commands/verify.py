@@ -20,6 +20,7 @@ from ..pipeline import Module, load
 from .compare import Check, compare, same_bits
 from .options import PRECISION, SEED, compile_options, parse_counts
 from .peers import Network, OnnxRuntime
+from .peers.base import least_tolerance
 from .source import Source, find_source, open_module, random_feeds
 
 Arrays = Mapping[str, np.ndarray]
@@ -61,7 +62,8 @@ def command(
     Code for another machine (--target) runs under an emulator: `burnish settings` says which.
     Exit code 1 if any value is off by more than 1e-4 of its tensor's largest; by more than 1e-9 in f64,
     1e-2 in f16 and 5e-2 in bf16, which others round after every operator; at all in integers and bools.
-    With a --precision, which a module may have been compiled with, by more than 2e-2 (tf32) or 5e-2.
+    With a --precision, which a module may have been compiled with, by more than 2e-2 (tf32) or 5e-2;
+    in networks that quantise to 8 bits, whose values may be whole steps off, by more than 5e-2.
     """
     found = find_source(source, dims)
     if found.is_module:
@@ -105,7 +107,8 @@ def _check_module(
         expected: Arrays = module.run(feeds, threads[0])
     else:
         expected = choose_oracle(against, shapes, dims)(origin.read(), feeds)
-    return check_threads(module, feeds, expected, threads, precision)
+    least = 0.0 if origin is None else least_tolerance(origin.read())
+    return check_threads(module, feeds, expected, threads, precision, least)
 
 
 def _check_model(
@@ -122,6 +125,7 @@ def _check_model(
     module = open_module(source, shapes, dims, max(threads), log=log, **options)
     feeds = random_feeds(source, module.inputs, seed)
     assert source.proto is not None
+    least = least_tolerance(source.proto)
     proto, names = source.proto, [output.name for output in source.proto.graph.output]
     checks: list[Check] = []
     if layerwise and log.graphs:
@@ -136,12 +140,13 @@ def _check_model(
         layers = open_module(Source(source.name, proto=proto), shapes, dims, max(threads), **options)
         results = layers.run(feeds, threads[0])
         precision = options["precision"]
-        checks = worst_of_nodes([compare(v, nodes[v], results[v], expected[v], precision) for v in watched])
+        found = [compare(v, nodes[v], results[v], expected[v], precision, least) for v in watched]
+        checks = worst_of_nodes(found)
         _show(checks)
     else:
         expected = oracle(proto, feeds)
     expected = {name: expected[name] for name in names}
-    checks += check_threads(module, feeds, expected, threads, options["precision"])
+    checks += check_threads(module, feeds, expected, threads, options["precision"], least)
     if module.foreign:
         how = "run under an emulator; " if module.emulated else ""
         click.echo(f"{how}not loaded from a file, which only the target can")
@@ -150,14 +155,23 @@ def _check_model(
 
 
 def check_threads(
-    module: Module, feeds: Arrays, expected: Arrays, threads: Sequence[int], precision: str
+    module: Module,
+    feeds: Arrays,
+    expected: Arrays,
+    threads: Sequence[int],
+    precision: str,
+    least: float = 0.0,
 ) -> list[Check]:
+    """`least`: as of `compare`."""
     checks = []
     results = []
     for count in threads:
         results.append(module.run(feeds, count))
         label = f"{count} thread{'s' * (count > 1)}"
-        found = [compare(name, label, results[-1][name], expected[name], precision) for name in expected]
+        found = [
+            compare(name, label, results[-1][name], array, precision, least)
+            for name, array in expected.items()
+        ]
         _show(found)
         checks += found
     if len(results) > 1:

@@ -11,7 +11,11 @@ import onnx
 import pytest
 from burnish import InferenceSession, InputError, load
 from burnish.commands import run as run_command
+from burnish.commands.compare import compare
+from burnish.commands.peers.base import least_tolerance
 from burnish.op_tuner.records import PLAN, read
+
+from ..compiled import quantised
 
 
 def test_compile_then_run_with_files(burnish, two_layers, tmp_path):
@@ -112,6 +116,20 @@ def test_verify_finds_a_module_of_another_model(burnish, error, two_layers, tmp_
     onnx.save(model, tmp_path / "other.onnx")
     message = error("verify", path, "--model", tmp_path / "other.onnx", "--dim", "batch=1")
     assert "2 of 2 checks failed" in message and "WRONG" in message and "expected" in message
+
+
+def test_verify_allows_steps_where_a_network_quantises(burnish, tmp_path):
+    model = quantised.network(24)
+    onnx.save(model, tmp_path / "q.onnx")
+    assert "ok: 11 checks" in burnish("verify", tmp_path / "q.onnx", "--threads", "1,2").stdout
+    least = least_tolerance(model)
+    assert least == 0.05 and least_tolerance(onnx.ModelProto()) == 0
+    bytes = np.array([100, 80], np.uint8)
+    for dtype, tolerated in ((np.uint8, least), (np.float32, least), (np.int64, 0.0)):
+        exact = bytes.astype(dtype)
+        off = exact + np.array([1, 0], dtype)
+        assert not compare("y", "", off, exact).ok and compare("y", "", exact, exact, least=least).ok
+        assert compare("y", "", off, exact, least=least).ok == (tolerated > 0)
 
 
 def test_profile_shows_kernels_and_writes_a_trace(burnish, tmp_path):
