@@ -5,9 +5,11 @@ x86 with VNNI: vpdpbusd; other x86: two products of pairs; AArch64 with dot prod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..ir.types import I32
 from ..target import VNNI, Target
-from .llvm_values import FunctionText, Value
+from .llvm_values import FunctionText, Value, value_type
 
 
 def dot4(fn: FunctionText, target: Target, a: Value, b: Value, c: Value) -> Value:
@@ -16,14 +18,14 @@ def dot4(fn: FunctionText, target: Target, a: Value, b: Value, c: Value) -> Valu
     widths = [n for n in (4, 8, 16) if 32 * n <= target.vector_bits]
     if lanes > widths[-1]:
         first = widths[-1]
-        low = dot4(fn, target, *(_slice(fn, v, 0, first) for v in (a, b, c)))
-        high = dot4(fn, target, *(_slice(fn, v, first, lanes - first) for v in (a, b, c)))
+        low = dot4(fn, target, *(lanes_of(fn, v, 0, first) for v in (a, b, c)))
+        high = dot4(fn, target, *(lanes_of(fn, v, first, lanes - first) for v in (a, b, c)))
         order = (*range(first), *range(lanes, 2 * lanes - first))
-        return _shuffled(fn, _slice(fn, low, 0, lanes), _slice(fn, high, 0, lanes), order)
+        return shuffled(fn, lanes_of(fn, low, 0, lanes), lanes_of(fn, high, 0, lanes), order)
     width = next(n for n in widths if n >= lanes)
     if lanes < width:
-        whole = dot4(fn, target, *(_slice(fn, v, 0, width) for v in (a, b, c)))
-        return _slice(fn, whole, 0, lanes)
+        whole = dot4(fn, target, *(lanes_of(fn, v, 0, width) for v in (a, b, c)))
+        return lanes_of(fn, whole, 0, lanes)
     if target.arch == "aarch64":
         return _byte_dot(fn, f"llvm.aarch64.neon.sdot.v{lanes}i32.v{4 * lanes}i8", b, a, c)
     if any(name in target.features for name in VNNI):
@@ -57,18 +59,20 @@ def _named(fn: FunctionText, line: str) -> str:
     return fn.assign(line, I32).text
 
 
-def _slice(fn: FunctionText, v: Value, first: int, lanes: int) -> Value:
+def lanes_of(fn: FunctionText, v: Value, first: int, lanes: int) -> Value:
     """Lanes [first, first + lanes); those that `v` does not have hold anything."""
     if v.lanes == lanes:
         return v
     if lanes == 1:
-        return fn.assign(f"extractelement {v.typed}, i64 {first}", I32)
+        return fn.assign(f"extractelement {v.typed}, i64 {first}", v.dtype)
     if v.lanes == 1:
-        return fn.assign(f"insertelement <{lanes} x i32> poison, {v.typed}, i64 0", I32, lanes)
-    return _shuffled(fn, v, v, tuple(n if n < v.lanes else -1 for n in range(first, first + lanes)))
+        type = value_type(v.dtype, lanes)
+        return fn.assign(f"insertelement {type} poison, {v.typed}, i64 0", v.dtype, lanes)
+    return shuffled(fn, v, v, [n if n < v.lanes else -1 for n in range(first, first + lanes)])
 
 
-def _shuffled(fn: FunctionText, a: Value, b: Value, order: tuple[int, ...]) -> Value:
+def shuffled(fn: FunctionText, a: Value, b: Value, order: Sequence[int]) -> Value:
+    """Lanes of two vectors, one behind the other, by their numbers; -1: anything."""
     lanes = len(order)
     places = ", ".join(f"i32 {n}" if n >= 0 else "i32 poison" for n in order)
-    return fn.assign(f"shufflevector {a.typed}, {b.typed}, <{lanes} x i32> <{places}>", I32, lanes)
+    return fn.assign(f"shufflevector {a.typed}, {b.typed}, <{lanes} x i32> <{places}>", a.dtype, lanes)

@@ -24,9 +24,10 @@ from ..ir.scalar import (
     walk,
 )
 from ..ir.types import BOOL, F16, F32, F64, I32, I64, DType
+from ..lower.dots import expanded_word
 from .llvm_dots import dot4
-from .llvm_memory import Memory
 from .llvm_values import Value, broadcast, constant, flags_of, mask_of, suffix, value_type, wrapped
+from .llvm_words import Words
 
 
 class _Padding(float):
@@ -36,7 +37,7 @@ class _Padding(float):
 PADDING = _Padding(0.0)
 
 
-class Scalars(Memory):
+class Scalars(Words):
     """Values of expressions, at the same point."""
 
     def expr(self, e: Expr) -> Value:
@@ -315,6 +316,9 @@ class Scalars(Memory):
     def call(self, e: Call) -> Value:
         if e.op == "checked":
             return self.checked(self.expr(e.args[0]), self.expr(e.args[1]))
+        if e.op == "word":
+            found = self.words(e)
+            return self.expr(expanded_word(e)) if found is None else found
         args = self.unify(*(self.expr(a) for a in e.args))
         a, fn = args[0], self.fn
         if e.op in DOTS:

@@ -18,7 +18,7 @@ from . import loops_support as support
 from . import scalar as s
 from .affine import Range, bounds
 from .loops import Buffer
-from .numpy_scalar import apply_binary, apply_call, convert, dot4
+from .numpy_scalar import apply_binary, apply_call, convert, dot4, word
 from .scalar import DOTS, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from .types import BOOL, I64, DType
 
@@ -251,6 +251,8 @@ class Writer:
                 return (
                     f"{self.object(dtype.numpy.type)}(float({args[0]}) * float({args[1]}) + float({args[2]}))"
                 )
+            case "word":
+                return f"{self.object(word)}({', '.join(args)})"
             case "dot4_u8" | "dot4_i8":
                 return f"{self.object(dot4)}({args[0]}, {args[1]}, {DOTS[e.op]})"
             case "not":

@@ -206,6 +206,12 @@ def _integer_power(a: Array, b: Array) -> Array:
     return np.where(b >= 0, result, negative).astype(a.dtype) if a.dtype.kind == "i" else result
 
 
+def word(*bytes: Any) -> Any:
+    """The i32 of four bytes, as integers or arrays of i32, the first the lowest."""
+    a, b, c, d = (x & 0xFF for x in bytes)
+    return a | b << 8 | c << 16 | ((d ^ 0x80) - 0x80) << 24
+
+
 def dot4(a: Any, b: Any, signed: bool) -> Any:
     """Σ of four products: of the bytes of two i32, or of arrays of them; `signed`: those of `a`."""
     total = 0
@@ -243,6 +249,8 @@ def apply_call(op: str, args: list[Array], mask: Array | None) -> Array:
             if np.any(bad if mask is None else bad & mask):
                 raise RunError("index out of range")
             return np.where(bad, 0, index)
+        if op == "word":
+            return np.asarray(word(*(a.astype(np.int32) for a in args)))
         if op in DOTS:
             return np.asarray(dot4(args[0], args[1], DOTS[op]))
         if op in BITCASTS:

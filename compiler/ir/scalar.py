@@ -6,8 +6,8 @@ Meaning: integers wrap around; integer division by zero gives 0; `floordiv` and 
 infinity; `div` on integers truncates, `rem` is its remainder. `min` and `max` return NaN when either side
 is NaN. `select` evaluates only the chosen side, so a guarded load may have an index out of bounds where its
 guard is false. `checked(i, n)` is i when 0 <= i < n, else the kernel reports "index out of range".
-`dot4_u8(a, b)` and `dot4_i8(a, b)` take two i32 as four bytes each and sum the four products: bytes of b are
-signed, those of a as the name says.
+`word(a, b, c, d)` is the i32 whose bytes are four 8-bit integers, the first the lowest. `dot4_u8(a, b)` and
+`dot4_i8(a, b)` sum the products of two words' bytes: those of b are signed, those of a as the name says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ...errors import InternalError
-from .types import BOOL, DTYPES, F32, I64, DType
+from .types import BOOL, DTYPES, F32, I32, I64, DType
 
 T = TypeVar("T")
 
@@ -47,11 +47,14 @@ DOTS = {"dot4_u8": False, "dot4_i8": True}
 """Sums of four products of bytes, by whether those of the first operand are signed."""
 FUNCTIONS = (
     FLOAT_FUNCTIONS
-    | frozenset({"neg", "abs", "not", "fma", "isnan", "isinf", "checked", "sign", "copysign"})
+    | frozenset({"neg", "abs", "not", "fma", "isnan", "isinf", "checked", "sign", "copysign", "word"})
     | LIBM
     | frozenset(BITCASTS)
     | frozenset(DOTS)
 )
+
+
+_RESULTS = {"isnan": BOOL, "isinf": BOOL, "word": I32, **BITCASTS}
 
 
 class _kept(Generic[T]):
@@ -200,7 +203,7 @@ class Call(Expr):
 
     @_kept
     def dtype(self) -> DType:
-        return BOOL if self.op in ("isnan", "isinf") else BITCASTS.get(self.op) or self.args[0].dtype
+        return _RESULTS.get(self.op) or self.args[0].dtype
 
     @property
     def children(self) -> tuple[Expr, ...]:

@@ -9,7 +9,16 @@ from . import scalar as s
 from .scalar import Binary, Call, Cast, Const, Expr, Load, Select, Var
 from .types import BOOL, I32, I64, DType
 
-_ARITY = {"dot4_u8": 2, "dot4_i8": 2, "fma": 3, "checked": 2, "copysign": 2, "libm.pow": 2, "libm.fmod": 2}
+_ARITY = {
+    "word": 4,
+    "dot4_u8": 2,
+    "dot4_i8": 2,
+    "fma": 3,
+    "checked": 2,
+    "copysign": 2,
+    "libm.pow": 2,
+    "libm.fmod": 2,
+}
 _BINARY = s.COMPARISONS | s.LOGICAL | s.ARITHMETIC
 
 
@@ -63,6 +72,8 @@ def _call_problem(op: str, args: tuple[Expr, ...]) -> str | None:
         return f"the arguments are {', '.join(map(str, types))}"
     if op in s.FLOAT_FUNCTIONS and not types[0].is_float:
         return f"{op} of {types[0]}, expected a float"
+    if op == "word" and not (types[0].is_integer and types[0].bits == 8):
+        return f"{op} of {types[0]}, expected 8-bit integers"
     if op in s.DOTS and types[0] is not I32:
         return f"{op} of {types[0]}, expected i32"
     if op in s.BITCASTS and types[0].bits != s.BITCASTS[op].bits:

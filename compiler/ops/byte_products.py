@@ -10,7 +10,7 @@ import numpy as np
 from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
 from ..ir.scalar import Expr
-from ..ir.types import I32, U8, TensorType
+from ..ir.types import I32, TensorType
 from .base import Op
 from .conv import Conv
 from .matmul import MatMul
@@ -18,7 +18,6 @@ from .shapes import axis_of, fail
 
 BYTES = 4
 SIGNS = -0x7F7F7F80  # 0x80808080 as an i32
-ONES = 0x01010101
 
 
 @dataclass(frozen=True)
@@ -60,27 +59,21 @@ class PackBytes(Op):
         filler = None if zero is None else TensorType(zero.dtype, zero.shape)
         (result,) = self.infer(TensorType(x.dtype, x.shape), filler)
 
-        def byte(value: Expr) -> Expr:
-            return s.cast(s.cast(value, U8), I32)
-
         def body(*i: Expr) -> Expr:
-            fill: Expr = s.const(0, I32) if zero is None else byte(zero[(s.const(0),) * zero.rank])
+            fill: Expr = s.const(0, x.dtype) if zero is None else zero[(s.const(0),) * zero.rank]
             inside = [
                 s.within(i[a] - self.pads[a], d)
                 for a, d in enumerate(x.shape)
                 if a != axis and (self.pads[a] or self.pads[a + x.rank])
             ]
-            word: Expr | None = None
+            bytes = []
             for n in range(BYTES):
                 place = [e - p for e, p in zip(i, self.pads)]
                 place[axis] = i[axis] * BYTES + n
-                value = byte(x[tuple(place)])
+                bytes.append(x[tuple(place)])
                 if result.dims[axis] * BYTES > x.shape[axis]:
-                    value = s.select(s.lt(place[axis], x.shape[axis]), value, fill)
-                value = s.binary("shl", value, s.const(8 * n, I32)) if n else value
-                word = value if word is None else s.binary("or", word, value)
-            assert word is not None
-            word = s.select(s.both(*inside), word, fill * s.const(ONES, I32))
+                    bytes[n] = s.select(s.lt(place[axis], x.shape[axis]), bytes[n], fill)
+            word = s.select(s.both(*inside), s.call("word", *bytes), s.call("word", *[fill] * BYTES))
             return s.binary("xor", word, s.const(SIGNS, I32)) if self.flip else word
 
         return (b.compute(I32, result.dims, body, "words"),)

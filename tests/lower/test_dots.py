@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from burnish.compiler.ir import loops as L
 from burnish.compiler.ir import scalar as s
+from burnish.compiler.ir.loops_interpreter import interpret
 from burnish.compiler.ir.numpy_scalar import convert, dot4, evaluate
 from burnish.compiler.ir.types import DTYPES, F32, I8, I32, U8
 from burnish.compiler.lower.dots import expand_dots
@@ -82,3 +83,46 @@ def test_a_constant_changes_its_sign_with_its_type(target):
         return e + s.cast(s.cast(s.const(-5, I8), U8), I32)
 
     np.testing.assert_array_equal(run(target, body, I32, I32, x), x + 251)
+
+
+BLOCKS, ROWS, BLOCK = 3, 5, 16
+PLACES = {
+    "side by side": (lambda n: (s.const(0), s.Var("b"), n), 16),
+    "in blocks": (lambda n: (n // BLOCK, s.Var("b"), n % BLOCK), 48),
+    "a row apart": (lambda n: (s.const(1), n % ROWS, s.Var("b")), 16),
+    "the same for all lanes": (lambda n: (s.const(2), s.Var("b"), n % 4), 16),
+}
+
+
+@TARGETS
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("guard", ["none", "lanes", "blocks", "rows", "bytes"])
+@pytest.mark.parametrize("lanes", [1, 4, 12])
+def test_words_in_memory(place, guard, lanes, target):
+    """Loads of whole words give what loads of bytes give, and read nothing that is guarded."""
+    at, size = PLACES[place]
+    lanes = min(lanes, size // 4)
+    lane, row = s.Var("v") if place != "the same for all lanes" else s.const(0), s.Var("b")
+    conditions = {
+        "none": lambda n: None,
+        "lanes": lambda n: s.lt(s.Var("v"), 3),
+        "blocks": lambda n: s.lt(n // BLOCK, 2),
+        "rows": lambda n: s.lt(row, 3),
+        "bytes": lambda n: s.lt(n, 7),
+    }
+    bytes = []
+    for k in range(4):
+        n = lane * 4 + k
+        byte = s.Load("x", at(n), U8)
+        cond = conditions[guard](n)
+        bytes.append(byte if cond is None else s.select(cond, byte, s.const(0, U8)))
+    store = L.Store("y", (row, s.Var("v")), s.call("word", *bytes))
+    inner = L.loop("v", lanes, store, kind="vector" if lanes > 1 else "serial")
+    buffers = (L.Buffer("x", U8, (BLOCKS, ROWS, BLOCK)), L.Buffer("y", I32, (ROWS, lanes)))
+    program = L.Program("k", buffers, (L.loop("b", ROWS, inner),))
+    x = RNG.integers(0, 256, (BLOCKS, ROWS, BLOCK)).astype(np.uint8)
+    (expected,) = interpret(program, [x, np.zeros((ROWS, lanes), np.int32)])
+    built = build_program(program, get_target(target))
+    for at_end in (True, False):
+        (found,) = execute(built, load([built], get_target(target)), [x], at_end=at_end)
+        np.testing.assert_array_equal(found, expected)
