@@ -10,19 +10,21 @@ from typing import Any
 import numpy as np
 
 from .compiler.ir.graph import Graph
+from .compiler.ir.scalar import DOTS, Call
 from .compiler.kernel_task import Config, KernelTask
+from .compiler.ops.byte_products import BYTES
 from .compiler.target import Target, get_target, host_threads, runs_here
 from .debug import Log
 from .errors import InfeasibleError, InputError, UnsupportedError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
 from .graph_passes.assign_layouts import assign_layouts, memory_of_plans
-from .graph_passes.byte_products import multiply_bytes
 from .graph_passes.fold import fold
 from .graph_passes.footprint import evicting_bytes
 from .graph_passes.fuse import fuse
 from .graph_passes.make_plan import make_plan
 from .graph_passes.make_tasks import kernel_tasks, task_of
+from .graph_passes.multiply_bytes import multiply_bytes
 from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.setup import split_setup
@@ -238,7 +240,7 @@ def flops(task: KernelTask) -> int:
     total = 0
     for st in task.expr.stages if task.expr else ():
         if st.reduce:
-            n = 2
+            n = 2 * BYTES if isinstance(st.body, Call) and st.body.op in DOTS else 2
             for axis in st.all_axes:
                 n *= axis.extent
             total += n

@@ -8,7 +8,7 @@ from itertools import product
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import F32, I8, I32, U8, Layout
 from ..compiler.ops.byte_products import PackBytes
-from ..compiler.ops.conv import Conv
+from ..compiler.ops.conv import Conv, ConvInteger
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.matmul import MatMul
 from ..compiler.ops.movement import Concat, Reshape
@@ -115,11 +115,17 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
     if conv is not None:
         found = _convolution_alternatives(graph, node, conv, layouts, block)
         return [_named(node.op, conv, decision) for decision in found]
-    packs = _packs_bytes(node)
-    if not packs and not _keeps_layout(graph, node, block):
+    if any(
+        isinstance(n.op, ConvInteger) for n in node.op.graph.nodes
+    ):  # no template has its weights in blocks
+        return [plain]
+    if _packs_bytes(node):  # words are fewer than channels, and may be too few for a layout
+        written = layouts if may_move(graph, node.outputs[0], block) else ()
+        return [Decision(a, b) for a, b in product((None, *(layouts if moving else ())), (None, *written))]
+    if not _keeps_layout(graph, node, block):
         return [plain, *reading]
     layouts = layouts_of(result.rank, block)
-    if packs or _is_elementwise(graph, node):  # a conversion on the way costs no pass of its own
+    if _is_elementwise(graph, node):  # a conversion on the way costs no pass of its own
         return [Decision(a, b) for a, b in product((None, *layouts), repeat=2)]
     ragged = _concatenates(node) and any(graph.types[v].dims[1] % block for v in node.reads)
     return [plain, *(Decision(lay, lay) for lay in (layouts[1:] if ragged else layouts))]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import TensorType
+from ..compiler.ops.base import Op
 from ..compiler.ops.evaluate import evaluate
 from ..compiler.ops.movement import Identity
 
@@ -18,11 +19,15 @@ MAX_TOTAL_BYTES = 1 << 30
 """What results held at one time may exceed the graph's own constants by."""
 
 
-def fold(graph: Graph, max_bytes: int = MAX_BYTES) -> Graph:
+def _none(op: Op, result: TensorType) -> bool:
+    return False
+
+
+def fold(graph: Graph, max_bytes: int = MAX_BYTES, keep: Callable[[Op, TensorType], bool] = _none) -> Graph:
     """f(constants) → a constant. A graph output that becomes constant is copied from one by an Identity.
 
-    A node stays where its results take more than `max_bytes` and more than its inputs, or its reference
-    reports an error: then the run does.
+    A node stays where `keep` says so of its operator and result, where its results take more than
+    `max_bytes` and more than its inputs, or where its reference reports an error: then the run does.
     """
     constants = {n: a for n, a in graph.constants.items() if _plain(graph, n)}
     made = _Made(graph)
@@ -30,6 +35,7 @@ def fold(graph: Graph, max_bytes: int = MAX_BYTES) -> Graph:
     kept: list[Node] = []
     for node in graph.nodes:
         foldable = all(i in constants for i in node.reads) and not _copies_to_output(graph, node)
+        foldable = foldable and not keep(node.op, types[node.outputs[0]])
         results = None
         if foldable and made.affords(node, max_bytes):
             results = evaluate(node, [None if i is None else constants[i] for i in node.inputs], types)

@@ -39,7 +39,8 @@ def torch_module(model: onnx.ModelProto, half: bool = False) -> Any:
     With `half` everything of float32 is float16. UnsupportedError names the node that has no function of
     torch here. Indices must not be negative.
     """
-    graph = optimise(import_onnx(model), get_target("x86-64-v3"), 1, stop_after="fold_again")
+    plain = get_target("cortex-a72")  # without products of bytes, for which torch has no function
+    graph = optimise(import_onnx(model), plain, 1, stop_after="fold_again")
     module = _Writer(graph, half).write()
     return module.half() if half else module
 

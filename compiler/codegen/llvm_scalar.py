@@ -412,8 +412,8 @@ class Scalars(Words):
         result = value_type(dtype, a.lanes)
         if source is dtype:
             return a
-        if a.const is not None and dtype in (F32, F64, I64, I32) and isinstance(a.const, (int, bool)):
-            return constant(float(a.const) if dtype.is_float else int(a.const), dtype)
+        if isinstance(a.const, int) and (dtype in (F32, F64) or (dtype.is_integer and not source.is_float)):
+            return constant(float(a.const) if dtype.is_float else wrapped(int(a.const), dtype), dtype)
         if dtype is BOOL:
             code = "fcmp une" if source.is_float else "icmp ne"
             return fn.assign(
@@ -432,11 +432,7 @@ class Scalars(Words):
         elif dtype.is_float:
             code = "sitofp" if source.kind == "int" else "uitofp"
         elif value_type(dtype) == value_type(source):
-            return (
-                Value(a.text, dtype, a.lanes)
-                if a.const is None
-                else constant(wrapped(int(a.const), dtype), dtype)
-            )
+            return Value(a.text, dtype, a.lanes)
         elif dtype.bits < source.bits:
             code = "trunc"
         else:

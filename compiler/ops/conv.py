@@ -151,10 +151,13 @@ class ConvInteger(_Window):
         shape = self._shape(x, w)
         if any(t.dtype.bits != 8 or not t.dtype.is_integer for t in (x, w)):
             raise ModelError(f"input {x} and weights {w}: expected 8-bit integers")
-        if x_zero is not None and x_zero.size != 1:
-            raise ModelError(f"zero point {x_zero} of the input: expected one value")
-        if w_zero is not None and w_zero.size != 1 and w_zero.dims != (shape[1],):
-            raise ModelError(f"zero point {w_zero} of the weights: expected one value or {shape[1]}")
+        if x_zero is not None and (x_zero.size != 1 or x_zero.dtype is not x.dtype):
+            raise ModelError(f"zero point {x_zero} of the input: expected one value of {x.dtype}")
+        one_or_all = w_zero is None or w_zero.size == 1 or w_zero.dims == (shape[1],)
+        if w_zero is not None and (not one_or_all or w_zero.dtype is not w.dtype):
+            raise ModelError(
+                f"zero point {w_zero} of the weights: expected one value or {shape[1]} of {w.dtype}"
+            )
         return (TensorType(I32, shape),)
 
     def reference(

@@ -96,8 +96,10 @@ class MatMulInteger(Op):
         for t, zero in ((a, a_zero), (b, b_zero)):
             if t.dtype.bits != 8 or not t.dtype.is_integer:
                 fail(f"input {t}: expected 8-bit integers")
-            if zero is not None and broadcast_shape(t.dims, zero.dims) != t.dims:
-                fail(f"zero point {zero} does not broadcast to {t}")
+            if zero is not None and (
+                zero.dtype is not t.dtype or broadcast_shape(t.dims, zero.dims) != t.dims
+            ):
+                fail(f"zero point {zero} of {t}: expected {t.dtype} of a shape that broadcasts to it")
         return MatMul().infer(*(TensorType(I32, t.shape) for t in (a, b)))
 
     def reference(

@@ -147,6 +147,11 @@ class DequantizeLinear(_Linear):
         return (b.compute(to, x.shape, body, "real"),)
 
 
+def of_weights(op: Op, result: TensorType) -> bool:
+    """Whether it dequantises what may be weights, which may be multiplied as the integers that they are."""
+    return isinstance(op, DequantizeLinear) and result.rank > 1
+
+
 @dataclass(frozen=True)
 class DynamicQuantizeLinear(Op):
     """y, scale, zero point: x quantised to u8 over the range of its values and 0; scale 1 if that is 0."""

@@ -11,7 +11,7 @@ from ...compiler.ir.graph import Node
 from ...compiler.ir.types import TensorType, dtype_of
 from ...compiler.ops.base import Decomposer, Op
 from ...compiler.ops.evaluate import evaluate
-from ...compiler.ops.quantize import DequantizeLinear
+from ...compiler.ops.quantize import of_weights
 from ...errors import ModelError
 from .external_data import checked_bytes
 
@@ -79,8 +79,8 @@ class GraphBuilder(Decomposer):
         node = self.nodes[-1]
         if any(i not in self.constants for i in node.reads):
             return
-        if isinstance(node.op, DequantizeLinear) and self.types[node.outputs[0]].rank > 1:
-            return  # weights, which may be multiplied as the integers that they are
+        if of_weights(node.op, self.types[node.outputs[0]]):
+            return
         if sum(self.types[v].nbytes for v in (*node.reads, *node.outputs)) > EAGER_BYTES:
             return
         made = sum(self.types[v].nbytes for v in node.outputs)

@@ -1,20 +1,29 @@
 """Sums of four products of bytes, in every number of lanes, and conversions around them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from burnish.compiler.ir import loops as L
 from burnish.compiler.ir import scalar as s
 from burnish.compiler.ir.loops_interpreter import interpret
 from burnish.compiler.ir.numpy_scalar import convert, dot4, evaluate
-from burnish.compiler.ir.types import DTYPES, F32, I8, I32, U8
+from burnish.compiler.ir.types import DTYPES, F32, I32, U8
 from burnish.compiler.lower.dots import expand_dots
-from burnish.compiler.target import get_target
+from burnish.compiler.target import TARGETS as TARGETS_BY_NAME
+from burnish.compiler.target import get_target, runs_here
 
 from ..compiled.kernels import build_program, execute, load, runnable_targets
 from .test_compiled_math import LANES, run
 
 RNG = np.random.default_rng(3)
-TARGETS = pytest.mark.parametrize("target", runnable_targets())
+AVX_VNNI = replace(TARGETS_BY_NAME["x86-64-v3"], features=(*TARGETS_BY_NAME["x86-64-v3"].features, "avxvnni"))
+MACHINES = [
+    *map(get_target, runnable_targets()),
+    *filter(runs_here, (TARGETS_BY_NAME["x86-64-v4"], AVX_VNNI)),
+]
+TARGETS = pytest.mark.parametrize("target", MACHINES, ids=lambda t: f"{t.name} {t.features[-1]}")
+"""Those with vectors of AVX-512 but no VNNI, and the other way round, beside what runs here anyway."""
 NAMES = pytest.mark.parametrize("name", s.DOTS)
 
 
@@ -76,13 +85,35 @@ def test_floats_saturate(dtype, target):
 
 
 @TARGETS
-def test_a_constant_changes_its_sign_with_its_type(target):
-    x = np.zeros(LANES, np.int32)
+@pytest.mark.parametrize(
+    ("value", "types"),
+    [
+        (-5, "i8 u8 i32"),
+        (200, "u8 i8 i64"),
+        (3_000_000_000, "u32 i32 f32"),
+        (3_000_000_000, "u32 i32 i64 f32"),
+        (2**32 + 5, "i64 i32 f32"),
+        (2**63 + 2**40, "u64 i64 f32"),
+        (-1, "i32 u64 f32"),
+        (300, "i32 bool i32"),
+    ],
+)
+def test_constants_change_with_their_types(value, types, target):
+    first, *others = (DTYPES[name] for name in types.split())
+    result = others[-1]
 
     def body(e: s.Expr) -> s.Expr:
-        return e + s.cast(s.cast(s.const(-5, I8), U8), I32)
+        found: s.Expr = s.const(value, first)
+        for dtype in others:
+            found = s.cast(found, dtype)
+        return s.cast(e, result) + found
 
-    np.testing.assert_array_equal(run(target, body, I32, I32, x), x + 251)
+    x = np.zeros(LANES, np.int32)
+    with np.errstate(all="ignore"):
+        expected = np.asarray(value, first.numpy)
+        for dtype in others:
+            expected = convert(expected, dtype)
+    np.testing.assert_array_equal(run(target, body, I32, result, x), np.full(LANES, expected))
 
 
 BLOCKS, ROWS, BLOCK = 3, 5, 16

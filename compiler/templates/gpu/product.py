@@ -78,8 +78,7 @@ def expression(task: KernelTask) -> TensorExpr:
 
 @per_task
 def main_product(task: KernelTask) -> Product | None:
-    """The only sum of products of the task; None if there is none or there are several. Constants lie apart,
-    and so begin where vectors may."""
+    """The only sum of products of the task; None if there is none or there are several."""
     if task.expr is None:
         return None
     found = [p for p in map(product_of, groups_of(expression(task))) if p]

@@ -9,10 +9,12 @@ import pytest
 from burnish.compiler.ir.graph import Graph, interpret, verify
 from burnish.compiler.ops.base import Decomposer
 from burnish.compiler.ops.conv import Conv, ConvInteger
+from burnish.compiler.ops.elementwise import Unary
 from burnish.compiler.ops.matmul import MatMul, MatMulInteger
-from burnish.compiler.ops.quantize import DequantizeLinear
+from burnish.compiler.ops.movement import Transpose
+from burnish.compiler.ops.quantize import DequantizeLinear, QuantizeLinear
 from burnish.compiler.target import Target, get_target
-from burnish.graph_passes.byte_products import multiply_bytes
+from burnish.graph_passes.multiply_bytes import multiply_bytes
 
 from .make import make, op_names
 
@@ -123,6 +125,9 @@ LEFT: dict[str, Callable[[Decomposer, str], str]] = {
     "zero points that are not along the columns": lambda g, x: g.one(
         MatMulInteger(), x, g.const(i8(3, 5)), None, g.const(i8(3, 1))
     ),
+    "zero points along the rows of a square": lambda g, x: g.one(
+        MatMulInteger(), x, g.const(i8(3, 3, low=-60, high=60)), None, g.const(i8(3, 1, low=-60, high=60))
+    ),
     "zero points along the rows' elements": lambda g, x: g.one(
         MatMulInteger(), x, g.const(i8(3, 5)), g.const(RNG.integers(0, 9, (3,)).astype(np.uint8)), None
     ),
@@ -173,3 +178,35 @@ def test_scales_along_a_sum_are_left():
         return g.one(MatMul(), real(g, x, np.float32(0.02), None), w)
 
     check(make({"x": "i8[4,9]"}, body), I8, words=False)
+
+
+def test_sums_that_leave_32_bits_stay_real():
+    def body(size: int) -> Callable[[Decomposer, str], str]:
+        def made(g: Decomposer, x: str) -> str:
+            w = real(g, g.const(np.full((size, 2), 127, np.int8)), np.float32(1e-3), None)
+            return g.one(MatMul(), real(g, x, np.float32(1e-3), None), w)
+
+        return made
+
+    assert 255 * 127 * 66_000 < 1 << 31 < 255 * 127 * 67_000
+    check(make({"x": "u8[1,66000]"}, body(66_000)), I8, words=True, rtol=1e-5)
+    check(make({"x": "u8[1,67000]"}, body(67_000)), I8, words=False)
+
+
+def test_weights_turned_and_rounded_are_seen_and_shared_ones_are_packed_once():
+    """As exporters write them: rounded in the graph, transposed before a product; read by two."""
+    scale = np.float32(0.02)
+
+    def body(g: Decomposer, x: str) -> list[str]:
+        by = [g.const(f32(5)), g.const(np.zeros(5, np.int8))]
+        bytes = g.one(QuantizeLinear(0, to="i8"), g.const(f32(5, 9)), *by)
+        w = g.one(DequantizeLinear(0), bytes, *by)
+        turned = g.one(Transpose((1, 0)), w)
+        return [
+            g.one(MatMul(), real(g, x, scale, None), turned),
+            g.one(MatMul(False, True), real(g, g.one(Unary("neg"), x), scale, None), w),
+        ]
+
+    after = check(make({"x": "i8[4,9]"}, body), I8, words=True, rtol=2e-6)
+    products = [n for n in after.nodes if n.op.name == "DotMatMul"]
+    assert len(products) == 2 and len({n.inputs[1] for n in products}) == 1

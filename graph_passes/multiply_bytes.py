@@ -10,7 +10,7 @@ where those are faster than products of f32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,15 +20,17 @@ from ..compiler.ops.byte_products import BYTES, DotConv, DotMatMul, PackBytes, w
 from ..compiler.ops.conv import Conv, ConvInteger
 from ..compiler.ops.elementwise import Binary, Cast
 from ..compiler.ops.matmul import MatMul, MatMulInteger
-from ..compiler.ops.movement import Reshape
-from ..compiler.ops.quantize import DequantizeLinear
+from ..compiler.ops.movement import Reshape, Transpose
+from ..compiler.ops.quantize import DequantizeLinear, of_weights
 from ..compiler.target import Target
+from .fold import fold
 from .rewrite import Rewriter, Rule
 
 
 def multiply_bytes(graph: Graph, target: Target) -> Graph:
     """An equal graph whose products of 8-bit integers are those that the target is fast at."""
     found = _Bytes(target)
+    graph = fold(graph, keep=of_weights)
     rules = [
         Rule("conv_integer(x, w) => dot_conv(words(x), words(w)) - …", (ConvInteger,), found.convolution),
         Rule("matmul_integer(a, b) => dot_matmul(words(a), words(b)) - …", (MatMulInteger,), found.product),
@@ -48,8 +50,29 @@ class _Quantised:
 
 
 @dataclass(frozen=True)
+class _Weights:
+    """As i8, and what they are made of."""
+
+    array: np.ndarray
+    key: tuple[str | None, ...]
+
+    def sums(self, axis: int) -> np.ndarray:
+        """Over all axes but this one, modulo 2**32 as the products' sums."""
+        others = tuple(a for a in range(self.array.ndim) if a != axis)
+        return self.array.astype(np.int64).sum(others).astype(np.int32)
+
+    def fits(self, axis: int) -> bool:
+        """Whether no sum of products with bytes less their zero point leaves 32 bits."""
+        others = tuple(a for a in range(self.array.ndim) if a != axis)
+        return bool(255 * np.abs(self.array.astype(np.int64)).sum(others).max() < 1 << 31)
+
+
+@dataclass(frozen=True)
 class _Bytes:
     target: Target
+    made: dict[tuple, str] = field(
+        default_factory=dict
+    )  # words by the weights and zero points that they are of
 
     @property
     def signed(self) -> bool:
@@ -65,23 +88,29 @@ class _Bytes:
 
     def convolved(
         self, r: Rewriter, x: str | None, w: str | None, w_zero: str | None, op: ConvInteger | Conv
-    ) -> np.ndarray | None:
-        """The weights as i8 less their zero points; None where words of four channels do not serve."""
-        weights = _shifted(r, w, w_zero, 0)
-        if not self.target.dot or weights is None or r.type_of(x or "").size == 0:
+    ) -> _Weights | None:
+        """The weights less their zero points; None where words of four channels do not serve."""
+        found = _shifted(r, w, w_zero, 0)
+        if not self.target.dot or found is None or r.type_of(x or "").size == 0:
             return None
-        return weights if op.group == 1 or weights.shape[1] % BYTES == 0 else None
+        return found if op.group == 1 or found.array.shape[1] % BYTES == 0 else None
+
+    def words(self, r: Rewriter, weights: _Weights, axis: int) -> str:
+        """A constant, the same for all who multiply by these weights."""
+        key = (*weights.key, axis)
+        if key not in self.made:
+            self.made[key] = r.constant(words_of(weights.array, axis), "weights")
+        return self.made[key]
 
     def convolve(
-        self, r: Rewriter, x: str, zero: str | None, weights: np.ndarray, op: ConvInteger | Conv
+        self, r: Rewriter, x: str, zero: str | None, weights: _Weights, op: ConvInteger | Conv
     ) -> str:
         rank = len(op.strides)
         pads = (0, 0, *op.pads[:rank], 0, 0, *op.pads[rank:])
         words = r.emit(PackBytes(1, pads, self.flips(r, x)), x, *_present(zero))
         dot = DotConv(op.strides, (0,) * (2 * rank), op.dilations, op.group, self.signed)
-        total = r.emit(dot, words, r.constant(words_of(weights, 1), "weights"))
-        sums = weights.astype(np.int32).sum(tuple(range(1, weights.ndim)), dtype=np.int32)
-        return self.less(r, total, x, zero, sums.reshape(-1, *(1,) * rank))
+        total = r.emit(dot, words, self.words(r, weights, 1))
+        return self.less(r, total, x, zero, weights.sums(0).reshape(-1, *(1,) * rank))
 
     def product(self, r: Rewriter, node: Node) -> str | None:
         a, b, a_zero, b_zero = (*node.inputs, None, None)[:4]
@@ -94,17 +123,18 @@ class _Bytes:
 
     def multiplied(
         self, r: Rewriter, a: str | None, b: str | None, b_zero: str | None, axis: int, trans_b: bool
-    ) -> np.ndarray | None:
-        """The right matrix (k, n) as i8 less its zero points, of which there is one along `axis`, if any."""
-        weights = _shifted(r, b, b_zero, axis)
-        if not self.target.dot or weights is None or weights.ndim != 2 or r.type_of(a or "").size == 0:
+    ) -> _Weights | None:
+        """The right matrix (k, n) less its zero points, of which there is one along `axis`, if any."""
+        found = _shifted(r, b, b_zero, axis)
+        if not self.target.dot or found is None or found.array.ndim != 2 or r.type_of(a or "").size == 0:
             return None
-        return np.ascontiguousarray(weights.T) if trans_b else weights
+        turned = replace(found, array=np.ascontiguousarray(found.array.T), key=(*found.key, "transposed"))
+        return turned if trans_b else found
 
-    def multiply(self, r: Rewriter, a: str, zero: str | None, weights: np.ndarray) -> str:
+    def multiply(self, r: Rewriter, a: str, zero: str | None, weights: _Weights) -> str:
         words = r.emit(PackBytes(-1, (0,) * (2 * r.type_of(a).rank), self.flips(r, a)), a)
-        total = r.emit(DotMatMul(signed=self.signed), words, r.constant(words_of(weights, 0), "weights"))
-        return self.less(r, total, a, zero, weights.astype(np.int32).sum(0, dtype=np.int32))
+        total = r.emit(DotMatMul(signed=self.signed), words, self.words(r, weights, 0))
+        return self.less(r, total, a, zero, weights.sums(1))
 
     def flips(self, r: Rewriter, x: str) -> bool:
         return r.type_of(x).dtype is not (I8 if self.signed else U8)
@@ -136,7 +166,7 @@ class _Bytes:
         if x is None or w is None:
             return None
         weights = self.convolved(r, x.value, w.value, w.zero, node.op)
-        if weights is None:
+        if weights is None or not weights.fits(0):
             return None
         total = self.convolve(r, x.value, x.zero, weights, node.op)
         column = (1,) * len(node.op.strides)
@@ -147,12 +177,16 @@ class _Bytes:
 
     def real_product(self, r: Rewriter, node: Node) -> str | None:
         assert isinstance(node.op, MatMul)
-        axis = 0 if node.op.trans_b else 1
-        a, b = self.quantised(r, node.inputs[0], None), self.quantised(r, node.inputs[1], axis)
+        matrix, trans_b = node.inputs[1], node.op.trans_b
+        turned = r.made_by(matrix, Transpose)
+        if turned is not None and turned.op == Transpose((1, 0)):
+            matrix, trans_b = turned.inputs[0], not trans_b
+        axis = 0 if trans_b else 1
+        a, b = self.quantised(r, node.inputs[0], None), self.quantised(r, matrix, axis)
         if a is None or b is None or node.op.trans_a:
             return None
-        weights = self.multiplied(r, a.value, b.value, b.zero, axis, node.op.trans_b)
-        if weights is None:
+        weights = self.multiplied(r, a.value, b.value, b.zero, axis, trans_b)
+        if weights is None or not weights.fits(1):
             return None
         return self.scaled(r, self.multiply(r, a.value, a.zero, weights), a.scale, b.scale, ())
 
@@ -188,16 +222,18 @@ def _centred(r: Rewriter, x: str, zero: str | None) -> str:
     return wide if zero is None else r.emit(Binary("sub"), wide, r.emit(Cast("i32"), zero))
 
 
-def _shifted(r: Rewriter, weights: str | None, zero: str | None, axis: int) -> np.ndarray | None:
+def _shifted(r: Rewriter, weights: str | None, zero: str | None, axis: int) -> _Weights | None:
     """Constant 8-bit weights less their zero points, one or along an axis, if all fit into i8."""
     array, zeros = r.const(weights), None if zero is None else r.const(zero)
     if array is None or array.size == 0 or (zero is not None and zeros is None):
         return None
     wide = array.astype(np.int32)
     if zeros is not None:
-        if zeros.size not in (1, array.shape[axis]):
+        along = zeros.ndim == 1 or (zeros.ndim == array.ndim and zeros.size == zeros.shape[axis])
+        if zeros.size > 1 and not (along and zeros.size == array.shape[axis]):
             return None
         column = [1] * array.ndim
         column[axis] = zeros.size
         wide = wide - zeros.astype(np.int32).reshape(column)
-    return wide.astype(np.int8) if wide.min() >= -128 and wide.max() <= 127 else None
+    fits = wide.min() >= -128 and wide.max() <= 127
+    return _Weights(wide.astype(np.int8), (weights, zero)) if fits else None
