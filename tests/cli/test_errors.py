@@ -46,7 +46,7 @@ def test_wrong_command_lines_exit_with_2(error):
         (["digits", "-o", "m.so", "--dim", "batch=many"], "expected NAME=SIZE"),
         (["c3", "-o", "m.so", "--dim", "batch=2"], "the size 'batch' is given"),
         (["digits", "-o", "m.so", "--shape", "images:2x1x8x8"], "does not fit"),
-        (["digits", "--stop-after", "lunch"], "expected one of import, fold"),
+        (["digits", "--stop-after", "lunch"], "expected one of import, multiply_bytes, fold"),
     ],
 )
 def test_compile_says_what_is_wrong_and_writes_nothing(error, tmp_path, monkeypatch, arguments, message):
