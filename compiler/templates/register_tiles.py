@@ -12,7 +12,7 @@ from ..target import Target
 
 ACC = "tile_acc"
 LONG_CODE = 1.03  # cost of a tile whose taps are unrolled over both pixel axes, relative
-NEAR = 512  # bytes that a tile of pooling reads of a row, before it reads the next: more are no stream
+NEAR = 128  # bytes that a tile of pooling reads of a row, before it reads the next: more are no stream
 SCATTERED = 2.0  # cost of a tile of pooling that reads more, relative
 SPARE = 2  # registers that are left for the scheduling of loads
 MAX_UNROLLED = 640  # updates of the register tile in one loop body
