@@ -58,13 +58,16 @@ class _Weights:
 
     def sums(self, axis: int) -> np.ndarray:
         """Over all axes but this one, modulo 2**32 as the products' sums."""
-        others = tuple(a for a in range(self.array.ndim) if a != axis)
-        return self.array.astype(np.int64).sum(others).astype(np.int32)
+        return _summed(self.array, axis).astype(np.int32)
 
     def fits(self, axis: int) -> bool:
         """Whether no sum of products with bytes less their zero point leaves 32 bits."""
-        others = tuple(a for a in range(self.array.ndim) if a != axis)
-        return bool(255 * np.abs(self.array.astype(np.int64)).sum(others).max() < 1 << 31)
+        return bool(255 * _summed(np.abs(self.array.astype(np.int64)), axis).max() < 1 << 31)
+
+
+def _summed(array: np.ndarray, axis: int) -> np.ndarray:
+    """Over all axes but this one, as i64."""
+    return array.sum(tuple(a for a in range(array.ndim) if a != axis), dtype=np.int64)
 
 
 @dataclass(frozen=True)

@@ -358,14 +358,10 @@ def _constant_extent(loop: For) -> int:
     return loop.extent
 
 
-def _begins_aligned(b: Buffer, lanes: int) -> bool:
-    """As a vector of its elements has to be."""
-    return b.scope == "shared" or (b.scope in ("param", "global") and lanes * b.dtype.bytes <= ALIGNMENT)
-
-
 def _is_aligned(b: Buffer, index: Sequence[Expr], lanes: int) -> bool:
     """Whether a vector may begin at the element."""
-    return _begins_aligned(b, lanes) and _is_multiple(flat_index(b, index), lanes)
+    begins = b.scope == "shared" or (b.scope in ("param", "global") and lanes * b.dtype.bytes <= ALIGNMENT)
+    return begins and _is_multiple(flat_index(b, index), lanes)
 
 
 def _is_multiple(e: Expr, of: int) -> bool:

@@ -9,11 +9,10 @@ from itertools import pairwise
 from ..ir.loops import Buffer
 from ..ir.scalar import Call, Expr, Load, Select, const, substitute, variables
 from ..ir.types import I32
+from ..ops.byte_products import BYTES
 from .llvm_dots import lanes_of, shuffled
 from .llvm_memory import Memory, Terms
 from .llvm_values import Value, broadcast, memory_type
-
-BYTES = 4
 
 
 @dataclass(frozen=True)

@@ -74,10 +74,16 @@ def lies_in_vectors(factor: Expr, axes: Axes) -> bool:
     return factor.dtype.bytes == 4 and is_copy(factor) and lies_along(factor, axes[-1])
 
 
-def in_vectors(factor: Expr, axes: Axes) -> tuple[Expr, Axes]:
-    """A factor that lies along the last of these axes, by the vector's number on it and the variable LANE."""
+def last_in_vectors(axes: Axes) -> tuple[dict[str, Expr], Axes]:
+    """The last of these axes by the number of a vector on it and the variable LANE, and the axes with it."""
     axis = Axis(f"{axes[-1].name}_vector", axes[-1].extent // VECTOR)
-    return s.substitute(factor, {axes[-1].name: Var(axis.name) * VECTOR + LANE}), (*axes[:-1], axis)
+    return {axes[-1].name: Var(axis.name) * VECTOR + LANE}, (*axes[:-1], axis)
+
+
+def in_vectors(factor: Expr, axes: Axes) -> tuple[Expr, Axes]:
+    """A factor that lies along the last of these axes, vector by vector."""
+    at, vectors = last_in_vectors(axes)
+    return s.substitute(factor, at), vectors
 
 
 def read_vector(to: str, place: tuple[Expr, ...], factor: Expr) -> Stmt:
@@ -198,11 +204,9 @@ class Blocks:
 
     def vector(self, row: Expr, number: Expr, lanes: Stmt) -> Stmt:
         """`lanes`, a loop over LANE, for VECTOR neighbouring columns by their number, if they exist."""
-        row, last = ROW * self.tile[0] + row, self.p.columns[-1]
-        axis = Axis(f"{last.name}_vector", last.extent // VECTOR)
-        body = substitute((lanes,), {last.name: Var(axis.name) * VECTOR + LANE})
-        axes = (*self.p.columns[:-1], axis)
-        body = digits(self.p.rows, row, digits(axes, number, body))
+        row = ROW * self.tile[0] + row
+        at, axes = last_in_vectors(self.p.columns)
+        body = digits(self.p.rows, row, digits(axes, number, substitute((lanes,), at)))
         return If(within((row, size(self.p.rows)), (number, size(axes))), body)
 
 
