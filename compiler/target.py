@@ -32,6 +32,7 @@ class Gpu:
     launch: float = 5e-6  # seconds from the end of one kernel to the next one's work
     tensor: float = 0.0  # multiply-adds of tensor cores in TF32, times `rate`; twice that in 16 bits; 0: none
     asynchronous: bool = False  # whether threads copy to shared memory without waiting
+    exchanges: bool = False  # whether threads of a warp read each other's registers
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def _arm(
 
 
 def _cuda(name: str, arch: str, units: int, l1: int, l2: int, rate: float, bandwidth: float) -> Target:
-    gpu = Gpu("cuda", units, 32, 1024, 48 * KIB, 128, True, rate, bandwidth, 2e-6, 8.0, True)
+    gpu = Gpu("cuda", units, 32, 1024, 48 * KIB, 128, True, rate, bandwidth, 2e-6, 8.0, True, True)
     return Target(name, "", arch, (), 128, gpu.registers, l1, l2, 0, "gpu", gpu=gpu)
 
 

@@ -126,8 +126,11 @@ class _Kernel:
 
     def _intrinsic(self, st: L.Intrinsic, known: Mapping[str, np.ndarray], times: float) -> None:
         """A multiply-add for each store of its meaning, by tensor cores where there are any; a copy is one
-        operation, however many elements it moves.
+        operation, however many elements it moves, and so is an exchange.
         """
+        if st.name == "exchange":
+            self.work.operations += times
+            return
         if not (st.name.startswith("mma_") and self.gpu.tensor):
             before = self.work.operations
             self._walk(st.body, known, times)

@@ -91,6 +91,8 @@ class Cuda(Dialect):
         return f"bits<{value_type(target)}>({text})"
 
     def instruction(self, name: str, operands: Sequence[InstructionOperand]) -> Instruction | None:
+        if name == "exchange":
+            return _exchange(*operands)
         return cuda_mma.instruction(name, operands) or cuda_copies.instruction(name, operands)
 
     def vector_type(self, dtype: DType, lanes: int) -> str:
@@ -107,6 +109,14 @@ class Cuda(Dialect):
 
     def lane(self, vector: str, n: int) -> str:
         return f"{vector}.at[{n}]"
+
+
+def _exchange(
+    to: InstructionOperand, of: InstructionOperand, distance: InstructionOperand, threads: InstructionOperand
+) -> Instruction:
+    mask = (1 << int(threads.value)) - 1
+    line = f"{to.elements[0]} = __shfl_xor_sync({mask:#x}u, {of.elements[0]}, {distance.value});"
+    return Instruction((line,), {})
 
 
 DIALECT = Cuda(

@@ -40,7 +40,7 @@ LOOP_KINDS = frozenset(
 GANG_RANGES = {"worker": (0, 1 << 16), "workers": (1, 1 << 16)}
 INTRINSICS = {
     "mma_tf32": True, "mma_f16": True, "mma_bf16": True, "copy_async": False, "commit_copies": False,
-    "wait_copies": False,
+    "wait_copies": False, "exchange": True,
 }  # fmt: skip
 """By name: whether all threads of a block must come by.
 
@@ -49,6 +49,7 @@ INTRINSICS = {
                               their group of copies is waited for
     commit_copies()           what the thread has copied since the last one is a group
     wait_copies(n)            until all groups but the last n are there
+    exchange(to, of, d, n)    to = `of` of the thread whose number differs in the bit d; a warp has n threads
 """
 SCOPES = frozenset({"param", "global", "scratch", "shared", "register"})
 

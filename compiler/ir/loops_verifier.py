@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import InternalError
 from . import scalar as s
-from .affine import Range, bounds, decide, linear
+from .affine import Linear, Range, bounds, decide, linear
 from .loops import (
     GANG_RANGES,
     INTRINSICS,
@@ -218,7 +218,7 @@ class _Checker:
             raise InternalError("a block barrier outside of the block loops")
         threads = {loop.var for loop in scope.loops if loop.kind.startswith("thread.")}
         for loop in scope.loops:
-            if threads & (s.variables(loop.begin) | s.variables(loop.end)):
+            if threads & s.variables(_length(loop).expr()):
                 raise InternalError(
                     f"a barrier inside of loop {loop.var}, whose length differs between threads"
                 )
@@ -232,9 +232,13 @@ def _with_variation(scope: _Scope, loop: For) -> _Scope:
     first, end = (bool(s.loads(e) or s.variables(e) & scope.varying) for e in (loop.begin, loop.end))
     if not (own or first or end):
         return scope
-    length = linear(s.binary("sub", loop.end, loop.begin))
+    length = _length(loop)
     once = own or (length.is_const and length.offset == 1)
     return replace(scope, varying=scope.varying | {loop.var}, divergent=scope.divergent or not once)
+
+
+def _length(loop: For) -> Linear:
+    return linear(s.binary("sub", loop.end, loop.begin))
 
 
 def _has_loop(body: Body, prefix: str) -> bool:

@@ -1,7 +1,7 @@
 // CUDA C++ as C++ for the host: a block's threads run in turns, as fibers where they wait for each other.
 #include <ucontext.h>
 
-#include <cmath>
+#include <math.h>  // whose functions take float, too, as those of CUDA do
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -121,6 +121,16 @@ void multiply(float *c[4], const Fragments &own) {
   wait_for_block();
 }
 
+template <class T>
+T exchange(T own, unsigned distance) {
+  static T values[1024];
+  values[current] = own;
+  wait_for_block();
+  T theirs = values[current ^ distance];
+  wait_for_block();
+  return theirs;
+}
+
 struct Copy {
   void *to;
   std::vector<char> bytes;
@@ -202,6 +212,8 @@ static bool run(const Entry &kernel, const unsigned grid[3], const unsigned bloc
 
 }  // namespace emulator
 
+#define __shfl_xor_sync(threads, value, distance) emulator::exchange(value, distance)
+
 #define MULTIPLY(kind) \
   static void mma_##kind(float &c0, float &c1, float &c2, float &c3, unsigned a0, unsigned a1, unsigned a2, \
                          unsigned a3, unsigned b0, unsigned b1) { \
@@ -236,3 +248,4 @@ static void copy_async_16(void *to, const void *from, bool there) { emulator::co
 static void commit_copies() { emulator::commit(); }
 static void wait_copies_0() { emulator::wait(0); }
 static void wait_copies_1() { emulator::wait(1); }
+static void wait_copies_2() { emulator::wait(2); }

@@ -16,6 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), \d+\) (\w+)\(')
 
+WAITS = re.compile("__syncthreads|__shfl")
 ASSEMBLY = re.compile(
     r"^static __device__ __forceinline__ \w+ \w+\([^{]*\{\n(?:  \w+ b;\n)?  asm\b.*?\n}\n",
     re.DOTALL | re.MULTILINE,
@@ -30,7 +31,7 @@ def host_source(source: str) -> str:
     source = ASSEMBLY.sub("", source)
     parts = KERNEL.split(source)[1:]
     table = "".join(
-        f'    entry("{name}", {name}, {threads}, {str("__syncthreads" in body).lower()}),\n'
+        f'    entry("{name}", {name}, {threads}, {str(bool(WAITS.search(body))).lower()}),\n'
         for threads, name, body in zip(parts[::3], parts[1::3], parts[2::3])
     )
     begin, end = ((HERE / name).read_text() for name in ("emulated_cuda.h", "emulated_cuda_end.h"))

@@ -38,9 +38,10 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("target", ["opencl", "cuda-sm90"])
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.op.name)
-def test_the_loops_mean_the_reduction(case):
-    check_meaning(case, TARGETS["opencl"], "blocks")
+def test_the_loops_mean_the_reduction(case, target):
+    check_meaning(case, TARGETS[target], "blocks")
 
 
 def test_awkward_shapes(opencl):

@@ -36,7 +36,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("target", ["opencl", "mali-t860"])
+@pytest.mark.parametrize("target", ["opencl", "mali-t860", "cuda-sm90"])
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 13])
 def test_the_loops_mean_the_recurrence(n, target):
     check_meaning(SMALL[n], TARGETS[target], "cells", configs=2)

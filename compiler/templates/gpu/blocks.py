@@ -1,7 +1,7 @@
 """Reductions and what surrounds them, a block of threads a row: softmax, normalisations, matrix times vector.
 
     for blocks of rows:
-        top = max over k of x[row, k]           each thread its share of k, then by halves, in shared memory
+        top = max over k of x[row, k]           each thread its share of k, then by halves (met, met_in_warps)
         powers[k] = exp(x[row, k] - top)        each thread its share, then a barrier
         total = sum over k of powers[k]
         y[row, k] = powers[k] / total
@@ -12,8 +12,9 @@ takes several of them, so that neighbouring threads read neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 
 from ...ir import scalar as s
 from ...ir.expr import Axis, Stage, TensorExpr
@@ -29,8 +30,9 @@ from ..common import prepared
 from ..memo import per_task
 from ..row_axes import Group, groups_of
 from ..rows import extremes_for_positions
-from .common import over
+from .common import THREAD, over
 from .grid import kernel
+from .lanes import WARP, Join, can_exchange, joined
 from .product import digits, size
 
 THREADS = 256
@@ -109,7 +111,7 @@ def schedule(task: KernelTask, p: Params) -> Program:
     temps: list[Buffer] = []
     for group, rows, threads in zip(groups, p.rows, p.threads):
         stages = [expr.stage(name) for name in group.stages]
-        block = _Block(expr, group, rows, threads)
+        block = _Block(expr, group, rows, threads, task.target.gpu)
         if not any(st.reduce for st in stages):
             block.stored = set(group.stages)
             body += [kernel([st], expr, most) for st in stages]
@@ -126,12 +128,12 @@ def schedule(task: KernelTask, p: Params) -> Program:
 class _Block:
     """The kernel of one group: `rows` rows, each shared by `threads` threads."""
 
-    def __init__(self, expr: TensorExpr, group: Group, rows: int, threads: int):
-        self.expr, self.group, self.rows, self.threads = expr, group, rows, threads
+    def __init__(self, expr: TensorExpr, group: Group, rows: int, threads: int, gpu: Gpu):
+        self.expr, self.group, self.rows, self.threads, self.gpu = expr, group, rows, threads, gpu
         self.axes = tuple(a for a in expr.stage(group.stages[0]).axes if a.name in group.rows)
         self.axes = tuple(sorted(self.axes, key=lambda a: group.rows.index(a.name)))
-        self.row = s.binary("mod", Var("thread_x"), rows)
-        self.share = s.binary("floordiv", Var("thread_x"), rows)
+        self.row = s.binary("mod", Var(THREAD), rows)
+        self.share = s.binary("floordiv", Var(THREAD), rows)
         self.item = Var("block_x") * rows + self.row
         self.values: dict[str, Load] = {}  # stages of one value a row, in registers
         self.stored: set[str] = set()
@@ -150,7 +152,7 @@ class _Block:
                 body += self.elements(st)
         for buffer in allocs:
             body = (Alloc(buffer, body),)
-        body = (over("thread_x", self.rows * self.threads, "thread.x", *body),)
+        body = (over(THREAD, self.rows * self.threads, "thread.x", *body),)
         for buffer in shared:
             body = (Alloc(buffer, body),)
         return over("block_x", -(-size(self.axes) // self.rows), "block.x", *body)
@@ -176,14 +178,15 @@ class _Block:
         if st.reduce is None:
             body = self.at_row((Store(register.name, (), self.with_values(st.body)),), guarded=False)
         else:
-            meeting = Buffer(f"{st.name}_s", st.dtype, (self.threads, self.rows), "shared")
+            meeting = Buffer(f"{st.name}_s", st.dtype, (self.threads * self.rows,), "shared")
             op = st.reduce.op
             add = Store(register.name, (), combine(op, result, self.with_values(st.body)))
             body = (Store(register.name, (), identity_of(op, st)),)
             body += self.at_row(self.dealt(st.reduce.axes, (add,)), guarded=False)
             if self.threads > 1:
                 shared.append(meeting)
-                body += self.met(meeting, result, lambda a, b: combine(op, a, b))
+                met = self.met_in_warps if can_exchange(self.gpu, st.dtype) else self.met
+                body += met(meeting, result, partial(combine, op))
         if self.leaves(st):
             self.stored.add(st.name)
             store = Store(st.name, tuple(Var(a.name) for a in st.axes), result)
@@ -191,20 +194,34 @@ class _Block:
             body += self.at_row(first)
         return body
 
-    def met(self, meeting: Buffer, mine: Load, join: Callable[[Expr, Expr], Expr]) -> Body:
+    def met(self, meeting: Buffer, mine: Load, join: Join) -> Body:
         """The values of a row's threads joined by halves; all of them then have the result."""
 
         def at(share: Expr) -> Load:
-            return Load(meeting.name, (share, self.row), meeting.dtype)
+            return Load(meeting.name, (share * self.rows + self.row,), meeting.dtype)
 
-        body: list[Stmt] = [Store(meeting.name, (self.share, self.row), mine), Barrier()]
+        body: list[Stmt] = [Store(meeting.name, (Var(THREAD),), mine), Barrier()]
         half = self.threads // 2
         while half:
-            joined = join(at(self.share), at(self.share + half))
-            store = Store(meeting.name, (self.share, self.row), joined)
+            store = Store(meeting.name, (Var(THREAD),), join(at(self.share), at(self.share + half)))
             body += [If(s.lt(self.share, half), (store,)), Barrier()]
             half //= 2
         return (*body, Store(mine.tensor, (), at(s.const(0))))
+
+    def met_in_warps(self, meeting: Buffer, mine: Load, join: Join) -> Body:
+        """As `met`: the threads of a warp take each other's registers, warps meet once."""
+        other = Buffer(f"{mine.tensor}_other", mine.dtype, (), "register")
+        within = joined(mine, other, meeting, self.rows, min(WARP, meeting.size), join)
+        body: list[Stmt] = [Alloc(other, within)]
+        warps = meeting.size // WARP
+        if warps > 1:
+            warp, lane = (s.binary(op, Var(THREAD), WARP) for op in ("floordiv", "mod"))
+            first = Store(meeting.name, (warp * self.rows + lane,), mine)
+            body += [If(s.lt(lane, self.rows), (first,)), Barrier()]
+            places = (self.row + n * self.rows for n in range(warps))
+            of_warps: list[Expr] = [Load(meeting.name, (place,), mine.dtype) for place in places]
+            body.append(Store(mine.tensor, (), reduce(join, of_warps)))
+        return tuple(body)
 
     def elements(self, st: Stage) -> Body:
         """A stage of several values a row, each thread its share; a barrier, since others may read them."""

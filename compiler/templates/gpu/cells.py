@@ -4,7 +4,7 @@
     for t:                                                        each iteration a launch
         for blocks of units, blocks of rows:
             sums[gate, row] += state[row, k] · r[gate, unit, k]   each thread its share of k, in registers
-            totals[gate, row, unit] = the shares' sums            through shared memory
+            totals[gate, row, unit] = the shares' sums            by exchanges in warps, through shared memory
             y[t], h, c, state = cell(totals)                      a thread a unit and row
 
 The step's number lies in memory, so that all steps are the same two kernels: even ones read `clock[0]` and
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 from ...ir import scalar as s
 from ...ir.expr import Tensor
@@ -25,11 +26,13 @@ from ...ir.types import I64
 from ...kernel_task import Config, KernelTask
 from ...ops.packed_recurrence import PACKED, Packed, Phase
 from ...target import Gpu
-from .common import let, over, spread
+from .common import THREAD, let, over, spread
+from .lanes import WARP, can_exchange, joined
 from .product import within
 
 THREADS = 256
 FEW = 8  # terms of a sum that are worth a thread of their own
+MOST_EXCHANGED = 16  # sums of a thread; more are added up sooner through shared memory
 ROWS = 8  # of the batch that share one reading of the weights
 TERM, ROW, ITEM, SHARE = Var("of_terms"), Var("of_rows"), Var("of_items"), Var("of_shares")
 
@@ -40,6 +43,7 @@ class Params:
     shares: int  # threads that split each unit's sums
     rows: int  # of the batch, in a block
     lane: int  # neighbouring terms of a thread
+    exchange: bool  # whether warps add up their shares before they meet
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ def params(task: KernelTask, cfg: Config) -> Params:
     split = cfg.choose("shares", shares, max(m for m in wanted if m == 1 or m * lane < 2 * n.hidden))
     units = [m for m in (1, 2, 4, 8, 16, 32, 64) if m * split <= most and _fits(n, m, split, rows, gpu)]
     blocks = [m for m in units if -(-n.hidden // m) * -(-n.batch // rows) >= gpu.units]
-    return Params(cfg.choose("units", units, max(blocks, default=1)), split, rows, lane)
+    exchange = can_exchange(gpu, task.output_types[0].dtype) and n.gates * rows <= MOST_EXCHANGED
+    return Params(cfg.choose("units", units, max(blocks, default=1)), split, rows, lane, exchange)
 
 
 def _registers(n: Sizes, rows: int, lane: int) -> int:
@@ -101,10 +106,14 @@ class _Builder:
         self.reverse: bool = op.attributes()["reverse"]
         self.cell: Packed = PACKED[type(op)](**op.attributes())
         self.threads = min(THREADS, task.target.gpu.block_threads)
+        self.together = min(WARP, p.shares) if p.exchange else 1
         named = [*zip(type(op).roles, task.types), *zip(("y", "h", "c"), task.output_types)]  # type: ignore[attr-defined]
         self.o = {role: Tensor(role, t.dtype, t.dims) for role, t in named if t is not None}
         self.params = tuple(Buffer(t.name, t.dtype, t.shape) for t in self.o.values())
         self.dtype = self.o["y"].dtype
+        self.meeting: Buffer | None = None
+        if self.together > 1:
+            self.meeting = Buffer("meeting", self.dtype, (p.units * p.shares,), "shared")
         shape = (2, self.n.batch, self.n.hidden)
         states = tuple(Buffer(name, self.dtype, shape, "global") for name in self.cell.temporaries)
         self.o.update({b.name: Tensor(b.name, b.dtype, b.shape) for b in states})
@@ -129,21 +138,23 @@ class _Builder:
         n, p = self.n, self.p
         count = len(phase.gates) * p.rows * p.units
         of = phase.gates[0]
-        shares = Buffer(f"shares{of}", self.dtype, (p.shares, count | 1), "shared")  # odd: in different banks
+        lines = p.shares // self.together
+        shares = Buffer(f"shares{of}", self.dtype, (lines, count | 1), "shared")  # odd: in different banks
         totals = Buffer(f"totals{of}", self.dtype, (count,), "shared")
         thread: Body = (*self.shares(phase, shares), Barrier(), *self.totals(shares, totals), Barrier())
         thread += (self.cells(phase, totals),)
         if last:
             thread += (self.tick(parity),)
-        inner: Body = (over("thread_x", p.units * p.shares, "thread.x", *thread),)
-        inner = (Alloc(shares, (Alloc(totals, inner),)),)
+        inner: Body = (over(THREAD, p.units * p.shares, "thread.x", *thread),)
+        for buffer in (totals, shares, *filter(None, (self.meeting,))):
+            inner = (Alloc(buffer, inner),)
         pair = s.minimum(s.maximum(Load("clock", (s.const(parity),), I64), 0), (n.steps - 1) // 2)
         inner = (let("pair", pair, substitute(inner, {"t": Var("pair") * 2 + parity})),)
         columns = over("block_x", -(-n.hidden // p.units), "block.x", *inner)
         return over("block_y", -(-n.batch // p.rows), "block.y", columns)
 
     def tick(self, parity: int) -> Stmt:
-        first = s.both(*(s.eq(Var(v), 0) for v in ("block_x", "block_y", "thread_x")))
+        first = s.both(*(s.eq(Var(v), 0) for v in ("block_x", "block_y", THREAD)))
         return If(first, (Store("clock", (s.const(1 - parity),), Var("pair") + parity),))
 
     # --- sums -------------------------------------------------------------------------------------------
@@ -161,10 +172,21 @@ class _Builder:
         at = (Var("of_gates"), ROW)
         zero = each(Store(acc.name, at, s.const(0, self.dtype)))
         number = (Var("of_gates") * p.rows + ROW) * p.units + local
-        store = each(Store(shares.name, (share, number), total[at]))
-        body: Body = (Alloc(acc, (zero, *self.sum(phase, acc), store)),)
-        body = (let("share", s.binary("mod", Var("thread_x"), p.shares), body),)
-        return (let("local", s.binary("floordiv", Var("thread_x"), p.shares), body),)
+        store: Stmt = Store(shares.name, (share, number), total[at])
+        if self.meeting:
+            store = self.stored_together(self.meeting, total[at], shares, number)
+        body: Body = (Alloc(acc, (zero, *self.sum(phase, acc), each(store))),)
+        body = (let("share", s.binary("mod", Var(THREAD), p.shares), body),)
+        return (let("local", s.binary("floordiv", Var(THREAD), p.shares), body),)
+
+    def stored_together(self, meeting: Buffer, total: Expr, shares: Buffer, number: Expr) -> Stmt:
+        """The sum of a few neighbours' shares, into shared memory."""
+        mine, other = (Buffer(name, self.dtype, (), "register") for name in ("mine", "other"))
+        value = Load(mine.name, (), self.dtype)
+        line, place = (s.binary(op, Var("share"), self.together) for op in ("floordiv", "mod"))
+        first = If(s.eq(place, 0), (Store(shares.name, (line, number), value),))
+        met = joined(value, other, meeting, 1, self.together, partial(s.binary, "add"))
+        return Alloc(mine, (Alloc(other, (Store(mine.name, (), total), *met, first)),))
 
     def sum(self, phase: Phase, acc: Buffer) -> Body:
         """Neighbouring threads take neighbouring terms, `lane` at a time."""
@@ -215,7 +237,7 @@ class _Builder:
         add = Store(total.name, (), value + Load(shares.name, (SHARE, Var("item")), self.dtype))
         body: Body = (
             Store(total.name, (), s.const(0, self.dtype)),
-            loop("of_shares", self.p.shares, add),
+            loop("of_shares", shares.shape[0], add),
             Store(totals.name, (Var("item"),), value),
         )
         return self.dealt(totals.size, (Alloc(total, body),))
@@ -223,7 +245,7 @@ class _Builder:
     def dealt(self, count: int, body: Body) -> Body:
         """`body` for each item below `count`, by all threads of the block."""
         threads = self.p.units * self.p.shares
-        number = ITEM * threads + Var("thread_x")
+        number = ITEM * threads + Var(THREAD)
         if count % threads:
             body = (If(s.lt(Var("item"), count), body),)
         return (loop("of_items", -(-count // threads), let("item", number, body)),)
