@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from ...ir import scalar as s
 from ...ir.affine import linear
 from ...ir.expr import Axis
-from ...ir.loops import Alloc, Body, Buffer, If, Intrinsic, Stmt, Store, loop, substitute
+from ...ir.loops import Alloc, Barrier, Body, Buffer, If, Intrinsic, Stmt, Store, loop, substitute
 from ...ir.scalar import Expr, Load, Select, Var
+from ...kernel_task import Config
+from ...target import Gpu
 from .common import THREAD, let, over
 from .product import Axes, Product, along_sums, digits, size, within
 
@@ -106,6 +108,41 @@ def wait_for_copies(but: int) -> Intrinsic:
     return Intrinsic("wait_copies", (s.const(but),), ())
 
 
+def sums_of_part(p: Product, parts: int) -> int:
+    return -(-p.sizes[3] // parts)
+
+
+def steps_of(p: Product, parts: int, depth: int) -> int:
+    """Along the sum of a part."""
+    return -(-sums_of_part(p, parts) // depth)
+
+
+def slot(step: Expr, stages: int) -> tuple[Expr, ...]:
+    """Of a step's factors in shared memory that holds those of several."""
+    return () if stages == 1 else (s.binary("mod", step, stages),)
+
+
+def in_steps(steps: int, stages: int, staged: Callable[[Expr], Body], multiply: Body) -> Body:
+    """for of_sums < steps: stage the factors, multiply; where there are several stages, those of the next
+    steps are copied while one is multiplied.
+    """
+    step = Var("of_sums")
+    if stages == 1:
+        return (loop(step.name, steps, *staged(step), Barrier(), *multiply, Barrier()),)
+    ahead = stages - 1
+    first = tuple(st for n in range(ahead) for st in (*staged(s.const(n)), COMMIT))
+    body = (wait_for_copies(ahead - 1), Barrier(), *staged(step + ahead), COMMIT, *multiply)
+    return (*first, loop(step.name, steps, *body), wait_for_copies(0))
+
+
+def stages_of(cfg: Config, gpu: Gpu, p: Product, most: int, fits: Callable[[int], bool]) -> int:
+    """The question for how many steps' factors are in shared memory at once, by default as many as fit."""
+    if not gpu.asynchronous or not all(is_copy(factor) for factor in (p.left, p.right)):
+        return 1
+    options = [1, *(n for n in range(2, most + 1) if fits(n))]
+    return cfg.choose("stages", options, options[-1])
+
+
 @dataclass(frozen=True)
 class Blocks:
     """Blocks of threads that each take `tile` rows and columns of a product, `depth` terms of the sum at a
@@ -120,12 +157,11 @@ class Blocks:
 
     @property
     def sums_of_part(self) -> int:
-        return -(-self.p.sizes[3] // self.parts)
+        return sums_of_part(self.p, self.parts)
 
     @property
     def steps(self) -> int:
-        """Along the sum of a part."""
-        return -(-self.sums_of_part // self.depth)
+        return steps_of(self.p, self.parts, self.depth)
 
     def around(self, shared: Sequence[Buffer], thread: Body) -> Stmt:
         """The loops over blocks and threads."""

@@ -2,14 +2,15 @@
 
     for batch, blocks of rows, blocks of columns:                    a block of warps takes BM × BN elements
         for k, BK at a time:
-            As[BK, BM], Bs[BK, BN] = the factors, rounded            all threads, then a barrier
+            As[BK, BM], Bs[BK, BN] = the factors                     all threads, then a barrier
             for kk < BK, 8 words at a time:
                 acc[I, J, 2, 2] += As[kk…, rows] · Bs[kk…, columns]  each warp, 16·I × 8·J, then a barrier
         y[i, j] = f(acc)
 
 Factors are rounded to TF32 (10 bits of fraction), f16 or bf16; sums are kept in f32. Words of shared memory
-hold one TF32 or two 16-bit values that are neighbours along k; lines of words are 8 mod 32 banks apart, so
-that the loads of a warp's fragments do not meet in their banks.
+hold one f32 or two 16-bit values that are neighbours along k; lines of words are 8 mod 32 banks apart, so
+that the loads of a warp's fragments do not meet in their banks. Factors for TF32 are copied as they are,
+those of the next steps while one is multiplied, and rounded on their way from shared memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir import scalar as s
-from ...ir.loops import Alloc, Barrier, Body, Buffer, Intrinsic, Program, Stmt, Store, loop
+from ...ir.loops import Alloc, Body, Buffer, Intrinsic, Program, Stmt, Store, loop
 from ...ir.scalar import Expr, Load, Var
 from ...ir.types import BF16, F16, F32, U32, DType, Layout
 from ...kernel_task import Config, KernelTask
@@ -30,13 +31,14 @@ from ..conv_parts import geometry
 from . import implicit
 from .common import THREAD
 from .product import Product, main_product
-from .staging import Blocks, SharedFactor
+from .staging import Blocks, SharedFactor, in_steps, slot, stages_of, steps_of
 from .tiles import MOVED, THREADS, WARPS, Epilogue, parts_of, split_sum
 
 ROWS, COLUMNS, WORDS = 16, 8, 8
 """Of one instruction: C is 16 × 8, the words along k are 8."""
 BANKS = LANES = 32  # of shared memory; of a warp
 LEAST = 8  # rows, columns and terms of a product below which most of an instruction is padding
+STAGES = 4  # as in tiles.py; a warp is done with a step sooner
 PRODUCT_RATE = 4.0  # of the peak in f32
 _WARPS = ((2, 2), (1, 4), (4, 1), (2, 4), (4, 2), (1, 2), (2, 1), (1, 1))
 _FRAGMENTS = ((4, 4), (2, 8), (4, 8), (2, 4), (4, 2), (2, 2), (1, 4), (1, 8), (1, 2), (1, 1))
@@ -55,8 +57,12 @@ class Precision:
         """Values in a word."""
         return 4 // self.dtype.bytes
 
-    def rounded(self, value: Expr) -> Expr:
-        return tf32(value) if self.dtype is F32 else s.cast(value, self.dtype)
+    def stored(self, value: Expr) -> Expr:
+        """As it lies in shared memory: TF32 is rounded where it is multiplied."""
+        return s.cast(value, self.dtype)
+
+    def multiplied(self, stored: Expr) -> Expr:
+        return tf32(stored) if self.dtype is F32 else s.cast(stored, F32)
 
 
 PRECISIONS = {
@@ -145,6 +151,7 @@ class Params:
     tile: Tile
     depth: int  # terms of the sum that are in shared memory at once
     parts: int  # that the sum is split into
+    stages: int  # steps whose factors are in shared memory at once
 
 
 def matches(task: KernelTask) -> bool:
@@ -167,7 +174,12 @@ def params(task: KernelTask, cfg: Config) -> Params:
     tile = Tile(*cfg.choose("tile", options, options[0]))
     depths = [d for d in (8, 16, 32, 64) if _fits_shared(tile, d, gpu, precision)]
     depth = cfg.choose("depth", depths, max(d for d in depths if d <= 16 * precision.packed))
-    return Params(tile, depth, cfg.choose("parts", parts, _best_parts(p, tile, gpu, precision, parts)))
+    part = cfg.choose("parts", parts, _best_parts(p, tile, gpu, precision, parts))
+    stages = 1
+    if precision.dtype is F32:
+        most = min(STAGES, steps_of(p, part, depth))
+        stages = stages_of(cfg, gpu, p, most, lambda n: _fits_shared(tile, n * depth, gpu, precision))
+    return Params(tile, depth, part, stages)
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
@@ -238,8 +250,9 @@ class _Builder:
         tile = config.tile
         self.blocks = Blocks(product, tile.block, tile.warp_count * LANES, config.depth, config.parts)
         words, near = config.depth // precision.packed, precision.packed
+        places = () if config.stages == 1 else (config.stages,)
         self.a, self.b = (
-            Buffer(name, precision.dtype, (words, _line(width), near), "shared")
+            Buffer(name, precision.dtype, (*places, words, _line(width), near), "shared")
             for name, width in zip(("shared_a", "shared_b"), tile.block)
         )
         self.acc = Buffer("tile_c", F32, (*tile.fragments, 2, 2), "register")
@@ -254,7 +267,7 @@ class _Builder:
         value = Load("tile_c", self.place, F32)
         body: Body = (
             self.each(Store("tile_c", self.place, s.const(0, F32))),
-            self.sum(),
+            *self.sum(),
             self.each(self.blocks.element(self.row, self.column, epilogue(value))),
         )
         return (Alloc(self.acc, body),)
@@ -265,34 +278,38 @@ class _Builder:
             body = loop(var.name, extent, body, kind="unroll")
         return body
 
-    def sum(self) -> Stmt:
-        step = Var("of_sums")
-        stages = (
-            *self.blocks.stage_rows(self.shared_factor(self.a), step),
-            *self.blocks.stage_columns(self.shared_factor(self.b), step),
+    def sum(self) -> Body:
+        multiply = loop("of_depth", self.a.shape[-3] // WORDS, self.multiply())
+        return in_steps(self.blocks.steps, self.config.stages, self.staged, (multiply,))
+
+    def staged(self, step: Expr) -> Body:
+        """The factors of a step → their place in shared memory; TF32 as they are."""
+        near, place = self.precision.packed, slot(step, self.config.stages)
+
+        def index(k: Expr, at: Expr) -> tuple[Expr, ...]:
+            return *place, s.binary("floordiv", k, near), at, s.binary("mod", k, near)
+
+        def factor(buffer: Buffer) -> SharedFactor:
+            return SharedFactor(buffer, index, self.precision.stored, later=self.config.stages > 1)
+
+        return (
+            *self.blocks.stage_rows(factor(self.a), step),
+            *self.blocks.stage_columns(factor(self.b), step),
         )
-        steps = loop("of_depth", self.a.shape[0] // WORDS, self.multiply())
-        return loop(step.name, self.blocks.steps, *stages, Barrier(), steps, Barrier())
-
-    def shared_factor(self, buffer: Buffer) -> SharedFactor:
-        def index(k: Expr, place: Expr) -> tuple[Expr, ...]:
-            near = self.precision.packed
-            return s.binary("floordiv", k, near), place, s.binary("mod", k, near)
-
-        return SharedFactor(buffer, index, self.precision.rounded)
 
     def multiply(self) -> Intrinsic:
         first, zero = Var("of_depth") * WORDS, s.const(0)
+        place = slot(Var("of_sums"), self.config.stages)
         word, value = first + Var("of_words"), Var("of_values")
         left, right = (
-            s.cast(Load(b.name, (word, at, value), b.dtype), F32)
+            self.precision.multiplied(Load(b.name, (*place, word, at, value), b.dtype))
             for b, at in ((self.a, self.row), (self.b, self.column))
         )
         total = Load("tile_c", self.place, F32) + left * right
         terms = loop("of_values", self.precision.packed, self.each(Store("tile_c", self.place, total)))
         operands = (
             Load("tile_c", (zero,) * 4, F32),
-            Load(self.a.name, (first, self.first_row, zero), self.a.dtype),
-            Load(self.b.name, (first, self.first_column, zero), self.b.dtype),
+            Load(self.a.name, (*place, first, self.first_row, zero), self.a.dtype),
+            Load(self.b.name, (*place, first, self.first_column, zero), self.b.dtype),
         )
         return Intrinsic(f"mma_{self.precision.name}", operands, (loop("of_words", WORDS, terms),))

@@ -9,10 +9,10 @@
 Where a GPU copies to shared memory beside its arithmetic, the factors of the next steps are on their way
 while one is multiplied, each step's in a place of its own; then one barrier a step is enough.
 
-Neighbouring threads take neighbouring columns, `lane` at a time; a thread's rows lie side by side. Where
-shared memory is no faster than other memory, threads read the factors where they are, by vectors of four rows
-or columns that lie side by side there too. Where there are too few blocks for the GPU, several of them split
-the sum, and a second kernel adds up what they give.
+Neighbouring threads take neighbouring columns, `lane` at a time, of a few rows (place_of_thread); a thread's
+rows lie side by side. Where shared memory is no faster than other memory, threads read the factors where they
+are, by vectors of four rows or columns that lie side by side there too. Where there are too few blocks for
+the GPU, several of them split the sum, and a second kernel adds up what they give.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from dataclasses import dataclass, replace
 
 from ...ir import scalar as s
 from ...ir.expr import Axis, Reduce, Stage
-from ...ir.loops import Alloc, Barrier, Body, Buffer, Program, Stmt, Store, loop
+from ...ir.loops import Alloc, Body, Buffer, Program, Stmt, Store, loop
 from ...ir.scalar import Expr, Load, Var
 from ...kernel_task import Config, KernelTask
 from ...target import Gpu
 from ..algorithm import Algorithm
 from . import implicit
+from .common import THREAD
 from .grid import element, kernel, program
 from .product import (
     Axes,
@@ -43,17 +44,18 @@ from .product import (
 )
 from .staging import (
     COLUMN,
-    COMMIT,
     LANE,
     ROW,
     VECTOR,
     Blocks,
     SharedFactor,
+    in_steps,
     in_vectors,
-    is_copy,
     lies_in_vectors,
     read_vector,
-    wait_for_copies,
+    slot,
+    stages_of,
+    steps_of,
 )
 
 Epilogue = Callable[[Expr], Body]
@@ -62,8 +64,10 @@ Epilogue = Callable[[Expr], Body]
 THREADS = 256
 SHORTEST_PART = 32  # terms of a sum that is split
 MOVED = 8.0  # multiply-adds that a unit could do while an element comes from the last cache
+STAGES = 3  # steps that hide how far memory is
 WARPS = 8  # that keep a unit busy
 GUARDED = 3  # registers of a factor that is read under a guard: its place, what is compared
+WARP_ROWS, WARP_COLUMNS = 4, 8  # of the threads that run in step
 SMALLEST = 256  # multiply-adds, below which a thread an element is as good
 ALGORITHMS = (
     Algorithm("implicit_gemm", implicit.fits, implicit.layouts, implicit.weights, implicit.work, 0.0, "gpu"),
@@ -120,9 +124,9 @@ def asked(p: Product, gpu: Gpu, cfg: Config, parts: Sequence[int]) -> Params:
     lane = cfg.choose("lane", lanes, lanes[-1] if vectors else 1)
     part = cfg.choose("parts", parts, best_parts(p, tile, gpu, parts))
     stages = 1
-    if gpu.asynchronous and shared and all(is_copy(factor) for factor in (p.left, p.right)):
-        options = [n for n in (1, 2, 3) if n == 1 or fits_shared(p, tile, n * depth, gpu)]
-        stages = cfg.choose("stages", options, min(2, options[-1]))
+    if shared:
+        most = min(STAGES, steps_of(p, part, depth))
+        stages = stages_of(cfg, gpu, p, most, lambda n: fits_shared(p, tile, n * depth, gpu))
     return Params(tile, shared, depth, lane, part, stages)
 
 
@@ -237,6 +241,23 @@ def tiled(p: Product, config: Params, epilogue: Epilogue) -> Stmt:
     return builder.blocks.around(builder.shared_buffers(), builder.thread(epilogue))
 
 
+def place_of_thread(threads: tuple[int, int], shared: bool) -> tuple[Expr, Expr]:
+    """A thread's row and column in its block.
+
+    Of shared memory 32 threads take 4 rows and 8 columns: t and t ^ 1 the same column, t and t ^ 2 the same
+    row. NVIDIA's GPUs then read vectors of four words for 16 threads at once, otherwise for 8.
+    """
+    thread, across = Var(THREAD), threads[1]
+    if not shared or threads[0] % WARP_ROWS or across % WARP_COLUMNS:
+        return s.binary("floordiv", thread, across), s.binary("mod", thread, across)
+    warp, abreast = s.binary("floordiv", thread, WARP_ROWS * WARP_COLUMNS), across // WARP_COLUMNS
+    half = s.binary("mod", s.binary("floordiv", thread, 2 * WARP_COLUMNS), 2)
+    row = s.binary("mod", thread, 2) + half * 2
+    column = s.binary("mod", s.binary("floordiv", thread, 2), WARP_COLUMNS)
+    row += s.binary("floordiv", warp, abreast) * WARP_ROWS
+    return row, column + s.binary("mod", warp, abreast) * WARP_COLUMNS
+
+
 class _Builder:
     """What one thread does."""
 
@@ -246,7 +267,7 @@ class _Builder:
         self.rows, columns = config.tile.elements
         self.lane, self.vectors = config.lane, columns // config.lane
         threads = config.tile.threads
-        thread_row, thread_column = (s.binary(op, Var("thread_x"), threads[1]) for op in ("floordiv", "mod"))
+        thread_row, thread_column = place_of_thread(threads, config.shared)
         self.first_row = thread_row * self.rows
         self.first_column = (Var("of_vectors") * threads[1] + thread_column) * self.lane
         self.blocks = Blocks(product, config.tile.block, threads[0] * threads[1], config.depth, config.parts)
@@ -296,26 +317,18 @@ class _Builder:
     # --- through shared memory ----------------------------------------------------------------------------
 
     def staged_sum(self) -> Body:
-        step = Var("of_sums")
         multiply = loop("of_depth", self.c.depth, *self.multiply())
-        if self.c.stages == 1:
-            return (loop(step.name, self.blocks.steps, *self.staged(step), Barrier(), multiply, Barrier()),)
-        ahead = self.c.stages - 1
-        first = tuple(st for n in range(ahead) for st in (*self.staged(s.const(n)), COMMIT))
-        body = (wait_for_copies(ahead - 1), Barrier(), *self.staged(step + ahead), COMMIT, multiply)
-        return (*first, loop(step.name, self.blocks.steps, *body), wait_for_copies(0))
+        return in_steps(self.blocks.steps, self.c.stages, self.staged, (multiply,))
 
     def staged(self, step: Expr) -> Body:
         """The factors of a step → their place in shared memory."""
+        place = slot(step, self.c.stages)
 
         def factor(buffer: Buffer) -> SharedFactor:
-            return SharedFactor(buffer, lambda k, at: (*self.slot(step), k, at), later=self.c.stages > 1)
+            return SharedFactor(buffer, lambda k, at: (*place, k, at), later=self.c.stages > 1)
 
         a, b = self.shared_buffers()
         return (*self.blocks.stage_rows(factor(a), step), *self.blocks.stage_columns(factor(b), step))
-
-    def slot(self, step: Expr) -> tuple[Expr, ...]:
-        return () if self.c.stages == 1 else (s.binary("mod", step, self.c.stages),)
 
     def multiply(self) -> Body:
         """One term of the sum for all elements of the thread."""
@@ -332,7 +345,7 @@ class _Builder:
         return (left, loop("of_vectors", self.vectors, right, kind="unroll"), self.each(self.add()))
 
     def _load(self, target: str, index: tuple[Expr, ...], source: str, at: Expr) -> Stmt:
-        place = (*self.slot(Var("of_sums")), Var("of_depth"), at)
+        place = (*slot(Var("of_sums"), self.c.stages), Var("of_depth"), at)
         return Store(target, index, Load(source, place, self.dtype))
 
     def add(self) -> Stmt:
