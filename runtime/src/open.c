@@ -145,8 +145,10 @@ static int32_t load(const char *path, uint64_t checksum, burnish_file *file, bur
     return fail(error, BURNISH_NOT_A_MODULE, "%.200s: exports no burnish_module", path);
   if (file->api->version != BURNISH_API_VERSION || file->api->size < sizeof(burnish_api))
     return fail(error, BURNISH_BAD_VERSION,
-                "%.200s: has function table %u, expected %u; compile the model again", path,
-                file->api->version, BURNISH_API_VERSION);
+                "%.200s: was made by another version of Burnish: its function table %u has %llu bytes, "
+                "expected %u with %zu; compile the model again",
+                path, file->api->version, (unsigned long long)file->api->size, BURNISH_API_VERSION,
+                sizeof(burnish_api));
   return file->api->check(file->api, error);
 }
 

@@ -20,6 +20,8 @@ from burnish.runtime.build import link_module
 
 from .conftest import WEIGHTS, chain_meaning, chain_plan, some_rows
 
+API_MAGIC = 0x48534E52  # BURNISH_API_MAGIC in burnish.h
+
 
 def link(kernels, out: Path, kind: str = "so", features: tuple[str, ...] = ()) -> Path:
     plan = chain_plan(features)
@@ -145,6 +147,19 @@ def test_another_format_version_is_named(module_file, tmp_path):
 
     with pytest.raises(InputError, match="has module format 99, this opener reads 1"):
         open_module(damaged(module_file, tmp_path, renumber))
+
+
+def test_a_module_of_a_runtime_that_knew_less_is_named(module_file, tmp_path):
+    """Its table is shorter: later versions append to it."""
+
+    def shorten(data: bytearray) -> None:
+        begin = data.index(struct.pack("<II", API_MAGIC, 1))
+        size = struct.unpack_from("<Q", data, begin + 8)[0]
+        struct.pack_into("<Q", data, begin + 8, size - 8)
+        reseal(data)
+
+    with pytest.raises(InputError, match=r"made by another version of Burnish: .* compile the model again"):
+        open_module(damaged(module_file, tmp_path, shorten))
 
 
 def test_a_missing_cpu_feature_is_named_before_loading(kernels, tmp_path):
