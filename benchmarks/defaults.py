@@ -4,10 +4,11 @@
     python benchmarks/defaults.py c2 resnet18 --trials 800
     python benchmarks/defaults.py --trials 0 --tuned FILE    candidates from a file of `burnish tune`
 
-The tasks are those of the networks as they are compiled by default, each once. Of every task the default
-config and the three fastest known ones are measured again, in turns. *share* is the time of the best over the
-default's: 1 where nothing is faster than the default. The best is the least of several medians, which chance
-lowers: what shares say is rather too little.
+The tasks are those of the networks as they are compiled by default, each once. A search takes a short look
+at each config; of every task the default config and the five fastest known ones are then measured again, in
+turns, for as long as the tuner would. *share* is the time of the best over the default's: 1 where nothing is
+faster than the default. The best is the least of several medians, which chance lowers: what shares say is
+rather too little.
 
 Killed at any moment, it goes on where it stood when it is started again. The output is Markdown.
 """
@@ -30,7 +31,7 @@ from burnish.errors import BurnishError
 from burnish.models import zoo
 from burnish.models.convolutions import WORKLOADS
 from burnish.op_tuner.collect import samples_of
-from burnish.op_tuner.course import STRATEGIES, Course, Times, strategy
+from burnish.op_tuner.course import STRATEGIES, Course, Times, strategy, told
 from burnish.op_tuner.learner import Learner
 from burnish.op_tuner.pretrained import shipped
 from burnish.op_tuner.records import Records
@@ -42,7 +43,8 @@ NETWORKS = (
     *WORKLOADS, "digits", "resnet18", "resnet34", "resnet50", "vgg19", "mobilenet_v1", "mobilenet_v2",
     "lstm_lm", "lstm_lm_step", "dqn", "bert_base", "inception_v1", "inception_v2",
 )  # fmt: skip
-CANDIDATES, ROUNDS = 3, 5
+CANDIDATES, ROUNDS = 5, 5
+LOOK = 0.01  # seconds of a kernel's own time that a search takes for a config, about
 WANTED, LEAST = 0.88, 0.6
 """Of the shares: what their geometric mean, and each of them, should reach."""
 Progress = Callable[[str, int, int], None]
@@ -65,16 +67,15 @@ class Row:
 
 
 def compare(
-    w: Workload, times: Times, trials: int, how: str, tuned: Iterable[Point], progress: Progress
+    w: Workload, looks: Times, times: Times, trials: int, how: str, tuned: Iterable[Point], progress: Progress
 ) -> Row:
-    """Searches, then measures the default and the best candidates again."""
+    """Searches by short `looks`, then measures the default and the best candidates again."""
     space = Space(w.task)
     default = space.default()
-    search(w, space, times, trials, how, progress)
-    for point in tuned:
-        times.first(w.task, point)
-    known = {p: t[0] for p, t in times.of(w.task).items() if t[0] is not None}
-    points = sorted(known, key=lambda p: known[p] or 0.0)[:CANDIDATES]
+    search(w, space, looks, trials, how, progress)
+    looks.measure_missing(w.task, tuned)
+    known = {point: seconds for point, t in looks.of(w.task).items() if (seconds := told(t)) is not None}
+    points = sorted(known, key=known.__getitem__)[:CANDIDATES]
     again = times.again(w.task, [default, *points], ROUNDS)
     return Row(w, again[default], min(again.values()), len(times.of(w.task)))
 
@@ -151,11 +152,14 @@ def main(arguments: Sequence[str], **measuring: Any) -> int:
                 tasks += planned(name, zoo.build(name), target, options.threads)
             tasks = distinct(tasks)
             how = {"threads": options.threads, **measuring}
-            times = {evict: Times(records, evict=evict, **how) for evict in {w.evict for w in tasks}}
+            kinds = {w.evict for w in tasks}
+            looks = {evict: Times(records, evict=evict, **{"seconds": LOOK, **how}) for evict in kinds}
+            times = {evict: Times(records, evict=evict, **how) for evict in kinds}
             for n, w in enumerate(tasks):
                 progress(f"task {n + 1} of {len(tasks)}: {w.task.name}", 0, options.trials)
                 more = tuned.get((w.task.digest, w.evict), [])
-                rows.append(compare(w, times[w.evict], options.trials, options.strategy, more, progress))
+                measurers = looks[w.evict], times[w.evict]
+                rows.append(compare(w, *measurers, options.trials, options.strategy, more, progress))
     except KeyboardInterrupt:
         print("interrupted; the next run goes on from here", file=sys.stderr)
         return 130
