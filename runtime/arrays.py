@@ -57,13 +57,15 @@ def as_array(kind: str, info: TensorInfo, value: Any) -> np.ndarray:
 
 def as_memory(kind: str, info: TensorInfo, value: Any) -> np.ndarray | Lent:
     """`as_array` of what lies on the host; memory of an NVIDIA GPU as it is, which must be contiguous."""
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and kind == "input":
         value = np.asarray(value)
     elif not isinstance(value, np.ndarray):
         lent = _borrow(kind, info, value)
         if lent.device == CUDA:
             return _checked(kind, info, lent)
         value = _host_array(kind, info, lent)
+    elif kind == "output" and not value.flags.writeable:
+        raise InputError(f"output {info.name!r}: the array to bind is read-only")
     if value.dtype != info.dtype or value.shape != info.shape:
         raise _wrong_type(kind, info, str(value.dtype), value.shape)
     if not (value.flags.c_contiguous and value.flags.aligned):
@@ -85,11 +87,11 @@ def _wrong_type(kind: str, info: TensorInfo, dtype: str, shape: tuple[int, ...])
 
 
 def _borrow(kind: str, info: TensorInfo, value: Any) -> Lent:
-    if not hasattr(value, "__dlpack__"):
+    if isinstance(value, np.generic) or not hasattr(value, "__dlpack__"):
         raise InputError(f"{kind} {info.name!r}: expected an array {info}, found {type(value).__name__}")
     try:
         return borrow(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"{kind} {info.name!r}: cannot be taken by DLPack: {error}") from error
 
 

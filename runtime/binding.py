@@ -15,7 +15,6 @@ import ctypes
 import operator
 import os
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import byref
 from pathlib import Path
@@ -27,7 +26,7 @@ from ..errors import InputError, InternalError, RunError, ToolError
 from . import capi
 from .arrays import DTYPES, TensorInfo, address_of, as_array, as_memory
 from .build import DeviceCode
-from .dlpack import DeviceArray, Lent
+from .dlpack import DeviceArray, Lent, when_gone
 
 _MOST_THREADS = 1024  # BURNISH_MAX_THREADS of burnish.h
 
@@ -105,6 +104,18 @@ def check_names(module: str, inputs: Sequence[TensorInfo], feeds: Mapping[str, A
         raise InputError(f"{module}: {' and '.join(found)}; expected {expected}")
 
 
+def check_outputs(module: str, outputs: Sequence[TensorInfo], out: Mapping[str, Any]) -> None:
+    """InputError unless `out` has arrays for outputs alone."""
+    infos = {info.name: info for info in outputs}
+    if not isinstance(out, Mapping):
+        raise InputError(f"{module}: out: expected a dict of arrays by name, found {type(out).__name__}")
+    for name, value in out.items():
+        if name not in infos:
+            raise InputError(f"no output {name!r}; {module} has {', '.join(infos) or 'none'}")
+        if value is None:
+            raise InputError(f"output {name!r}: expected {infos[name]}, found None")
+
+
 def _destroy_context(destroy: Any, handle: int | None, needed: Any) -> None:
     """`needed` lives until here: what the context's memory refers to."""
     destroy(handle)
@@ -136,7 +147,7 @@ class Pool:
         if code:
             _raise(error, code)
         self.handle = handle
-        weakref.finalize(self, functions.pool_destroy, handle)
+        when_gone(self, functions.pool_destroy, handle)
 
 
 class Context:
@@ -155,7 +166,7 @@ class Context:
             _raise(error, code)
         self._handle = handle
         self._run = f.run
-        weakref.finalize(handle, _destroy_context, f.destroy, handle.value, (module._owner, pool))
+        when_gone(handle, _destroy_context, f.destroy, handle.value, (module._owner, pool))
         self.threads: int = f.threads(handle)
         on_cuda = f.device_data(handle, 0, 0) or f.device_data(handle, 1, 0)
         self._as_memory = as_memory if on_cuda else as_array
@@ -173,13 +184,22 @@ class Context:
     def _bind(self, kind: str, name: str, array: Any) -> None:
         index, info = self._find(kind, name)
         call = self._functions.bind_input if kind == "input" else self._functions.bind_output
-        if array is None:
-            self._check(call(self._handle, index, None, 0))
-            self._keep.pop((kind, name), None)
-            return
-        held = self._as_memory(kind, info, array)
-        self._check(call(self._handle, index, address_of(held), info.nbytes))
-        self._keep[kind, name] = (held, array if isinstance(held, Lent) else held)
+        held = None if array is None else self._as_memory(kind, info, array)
+        self._begin()
+        try:
+            if held is None:
+                self._check(call(self._handle, index, None, 0))
+                self._keep.pop((kind, name), None)
+            else:
+                self._check(call(self._handle, index, address_of(held), info.nbytes))
+                self._keep[kind, name] = (held, array if isinstance(held, Lent) else held)
+        finally:
+            self._busy.release()
+
+    def _begin(self) -> None:
+        """Takes the context until `_busy` is released; InputError if another thread has it."""
+        if not self._busy.acquire(blocking=False):
+            raise InputError("this context is running in another thread; give each thread its own context")
 
     def bind_input(self, name: str, array: Any) -> None:
         """From now on runs read `array`'s memory (or a copy now, if it is not contiguous); None unbinds.
@@ -192,8 +212,6 @@ class Context:
 
     def bind_output(self, name: str, array: Any) -> None:
         """From now on runs write into `array`, which must be contiguous and writable; None unbinds."""
-        if isinstance(array, np.ndarray) and not array.flags.writeable:
-            raise InputError(f"output {name!r}: the array to bind is read-only")
         self._bind("output", name, array)
 
     def bind(self, arrays: Mapping[str, Any]) -> None:
@@ -243,8 +261,7 @@ class Context:
 
     def run(self) -> None:
         """Runs once on the bound memory. RunError names the node that failed."""
-        if not self._busy.acquire(blocking=False):
-            raise InputError("this context is running in another thread; give each thread its own context")
+        self._begin()
         try:
             code = self._run(self._handle)
         finally:
@@ -256,11 +273,13 @@ class Context:
         """Runs once and says what each step took."""
         steps = self.module.steps
         times = (capi.Int64 * max(1, len(steps)))()
-        self._functions.profile(self._handle, times)
+        self._begin()
         try:
-            self.run()
+            self._functions.profile(self._handle, times)
+            self._check(self._run(self._handle))
         finally:
             self._functions.profile(self._handle, None)
+            self._busy.release()
         return [StepTime(s.kernel, s.node, ns) for s, ns in zip(steps, times)]
 
 
@@ -301,8 +320,9 @@ class Module:
         self, context: Context, feeds: Mapping[str, Any], out: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Binds every input, and for every output what `out` has or a new array; the outputs."""
-        out = out or {}
+        out = {} if out is None else out
         check_names(self.name, self.inputs, feeds)
+        check_outputs(self.name, self.outputs, out)
         for name, value in feeds.items():
             if value is None:
                 raise InputError(f"input {name!r}: expected {self._inputs[name][1]}, found None")
@@ -348,7 +368,7 @@ class _Owner:
 
     def __init__(self, keep: Any, close: Any, handle: Any):
         self.keep = keep
-        weakref.finalize(self, close, handle)
+        when_gone(self, close, handle)
 
 
 def open_module(path: str | Path, verify_digest: bool = False) -> Module:

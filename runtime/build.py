@@ -65,6 +65,13 @@ def source_dir() -> Path:
     return HERE / "src"
 
 
+@lru_cache(maxsize=1)
+def _names_of_runtime() -> frozenset[str]:
+    """Of its headers, beside which a module's own name cannot stand."""
+    headers = (*include_dir().glob("*.h"), *source_dir().glob("*.h"))
+    return frozenset(name for path in headers for name in re.findall(r"\bburnish_\w+", path.read_text()))
+
+
 def _run(command: Sequence[str], cwd: Path, what: str) -> None:
     environment = {**os.environ, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
     try:
@@ -352,6 +359,10 @@ def link_module(
             f"cannot save {out}: its weights exceed {_MOST_WEIGHTS >> 20} MB; run it from memory"
         )
     symbol = "burnish_" + re.sub(r"\W", "_", out.stem, flags=re.ASCII) if kind == "a" else "burnish_module"
+    if kind == "a" and symbol in _names_of_runtime():
+        raise InputError(
+            f"cannot save {out}: the runtime has a {symbol} of its own; choose another file name"
+        )
     compiler = find_compiler(arch, static=kind == "program")
     core = [str(o) for o in runtime_objects(compiler, code.device if code else "")]
     tools = archive_tools(arch) if kind == "a" else None
@@ -373,8 +384,8 @@ def link_module(
                 header.write_text(
                     (include_dir() / "burnish.h").read_text() + _HEADER_END.format(symbol=symbol)
                 )
-                _publish(made, out)
                 _publish(header, out.with_suffix(".h"))
+                _publish(made, out)
     except OSError as error:
         where = error.filename or f"to the folder of temporary files, {tempfile.gettempdir()}"
         raise InputError(f"linking {out}: cannot write {where}: {error.strerror}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint64
 from ctypes import c_void_p as Pointer
 from dataclasses import dataclass
@@ -76,6 +77,13 @@ class Lent:
         return True
 
 
+def when_gone(owner: Any, call: Callable[..., Any], *arguments: Any) -> None:
+    """`call` when `owner` is collected, but not when the interpreter ends: threads and other libraries may be
+    using the memory then, which goes with the process.
+    """
+    weakref.finalize(owner, call, *arguments).atexit = False
+
+
 class _Capsule:
     """Ends the loan with itself."""
 
@@ -84,7 +92,7 @@ class _Capsule:
         _rename(capsule, _USED)
         self.tensor: _Tensor = managed.contents.tensor
         if managed.contents.deleter:
-            weakref.finalize(self, managed.contents.deleter, managed)
+            when_gone(self, managed.contents.deleter, managed)
 
 
 def borrow(value: Any) -> Lent:
@@ -130,6 +138,10 @@ def _delete(managed: Any) -> None:
 def _destroy(capsule: int) -> None:
     if _is_valid(capsule, _NAME):  # nobody took it
         _lent.pop(_pointer_at(capsule, _NAME), None)
+
+
+for _callback in (_delete, _destroy):  # what is lent may outlive this module when the interpreter ends
+    _api.Py_IncRef(ctypes.py_object(_callback))
 
 
 def lend(address: int, dtype: str, bits: int, shape: tuple[int, ...], device: int, owner: Any) -> Any:

@@ -13,7 +13,17 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import InputError, RunError
-from .binding import Context, StepInfo, StepTime, TensorInfo, as_array, check_names, raise_code, thread_count
+from .binding import (
+    Context,
+    StepInfo,
+    StepTime,
+    TensorInfo,
+    as_array,
+    check_names,
+    check_outputs,
+    raise_code,
+    thread_count,
+)
 from .toolchain import find_emulator
 
 
@@ -48,9 +58,11 @@ class EmulatedModule:
         self, feeds: Mapping[str, Any], threads: int = 1, out: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Outputs by name for inputs by name, as `binding.Module.run`. ToolError if there is no emulator."""
-        command, out = find_emulator(self.arch, self.target), out or {}
+        command, out = find_emulator(self.arch, self.target), {} if out is None else out
         check_names(self.name, self.inputs, feeds)
+        check_outputs(self.name, self.outputs, out)
         arrays = [as_array("input", info, feeds[info.name]) for info in self.inputs]
+        given_out = {i.name: as_array("output", i, out[i.name]) for i in self.outputs if i.name in out}
         program = Path(self._folder.name, "program")
         with tempfile.TemporaryDirectory(dir=self._folder.name) as name:
             given, made = Path(name, "inputs"), Path(name, "outputs")
@@ -63,9 +75,8 @@ class EmulatedModule:
             if done.returncode:
                 _raise(done.returncode, done.stderr)
             outputs = self._split(made.read_bytes())
-        for info in self.outputs:
-            if info.name in out:
-                as_array("output", info, out[info.name])[...] = outputs[info.name]
+        for wanted, array in given_out.items():
+            array[...] = outputs[wanted]
         return {**outputs, **out}
 
     def _split(self, data: bytes) -> dict[str, np.ndarray]:

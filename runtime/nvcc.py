@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from ..errors import ToolError
 from ..settings import CUDACXX, cache_dir
-from .toolchain import identify
+from .toolchain import identify, split_command
 
 _USUAL = "/usr/local/cuda/bin/nvcc"
 
@@ -21,7 +20,7 @@ _USUAL = "/usr/local/cuda/bin/nvcc"
 def find_nvcc() -> tuple[str, ...]:
     """$CUDACXX, nvcc in PATH, or the one in the toolkit's usual place. ToolError if there is none."""
     if CUDACXX.value:
-        return tuple(shlex.split(CUDACXX.value))
+        return split_command(CUDACXX.name, CUDACXX.value)
     found = shutil.which("nvcc") or shutil.which(_USUAL)
     if found is None:
         raise ToolError(

@@ -37,6 +37,16 @@ def identify(command: tuple[str, ...]) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def split_command(variable: str, text: str) -> tuple[str, ...]:
+    """A command as a shell reads it, from a variable of the environment; ToolError if it cannot be read."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ToolError(
+            f"the command {text!r} of the variable {variable}: {error}; correct or unset it"
+        ) from None
+
+
 def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
     """For this machine: $CC, cc, gcc, clang, or the ziglang package, whichever answers first. For another
     architecture: $BURNISH_CROSS_CC, ARCH-linux-gnu-gcc, or the ziglang package.
@@ -45,7 +55,7 @@ def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
     """
     knob, value = ("CC", os.environ.get("CC")) if arch == HERE else (CROSS_CC.name, CROSS_CC.value)
     if value:
-        candidates = [tuple(shlex.split(value))]
+        candidates = [split_command(knob, value)]
     elif arch == HERE:
         candidates = [("cc",), ("gcc",), ("clang",), *_zig()]
     else:  # glibc cannot be linked statically by zig
@@ -89,7 +99,7 @@ def find_emulator(arch: str, cpu: str) -> tuple[str, ...]:
     ToolError if there is none.
     """
     if EMULATOR.value:
-        return tuple(shlex.split(EMULATOR.value))
+        return split_command(EMULATOR.name, EMULATOR.value)
     for name in (f"qemu-{arch}-static", f"qemu-{arch}"):
         path = shutil.which(name)
         if path and arch != HERE:

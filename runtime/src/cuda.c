@@ -386,10 +386,9 @@ static int32_t run(burnish_context *c) {
   stage(c, 1);
   status = finish(c, launch(c));
   if (!status && s->timed) status = take_times(c);
-  if (!status && s->reports) {
-    status = burnish_gpu_noted_error(c, s->noted);
-    if (status) burnish_cu.cuMemsetD8_v2(s->memory + s->errors_at, 0, c->plan.step_count * sizeof *s->noted);
-  }
+  if (!status && s->reports) status = burnish_gpu_noted_error(c, s->noted);
+  if (status && s->reports)
+    burnish_cu.cuMemsetD8_v2(s->memory + s->errors_at, 0, c->plan.step_count * sizeof *s->noted);
   if (!status) stage(c, 0);
   return status;
 }

@@ -185,12 +185,22 @@ static int32_t run_with_help(burnish_context *c, uint32_t *failed) {
   return code;
 }
 
+/* Shares know dealings by numbers of 40 bits. Between runs no helper looks at them. */
+static void count_anew(burnish_context *c) {
+  c->dealing = 0;
+  for (int32_t i = 0; i < c->threads; i++) {
+    atomic_store_explicit(&c->shares[i].taken, 0, memory_order_relaxed);
+    c->shares[i].seen = 0;
+  }
+}
+
 static int32_t cpu_run(burnish_context *c) {
   uint32_t failed = 0;
   int32_t code;
   pool_job job = {help, c};
   if (c->stale && (code = burnish_cpu_resolve(c))) return code;
   if (c->pool) {
+    if (c->dealing >> 39) count_anew(c);
     atomic_store_explicit(&c->failure, 0, memory_order_relaxed);
     atomic_store(&c->open, ++c->dealing << STEP_BITS | STEP_NONE);
   }

@@ -90,7 +90,7 @@ static int32_t check_file(const char *path, int digest, uint64_t *checksum, burn
 #if defined(MAP_POPULATE)
   flags |= MAP_POPULATE;
 #endif
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe may have no writer */
   if (file < 0 || fstat(file, &status)) {
     result = fail(error, BURNISH_BAD_FILE, "%.200s: cannot open: %s", path, strerror(errno));
   } else if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size <= sizeof(trailer)) {

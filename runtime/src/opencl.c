@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "gpu.h"
 #include "opencl_api.h"
@@ -33,6 +34,7 @@ typedef struct cl_state {
 
 static opencl_api cl;
 static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
+static pid_t opened_by; /* drivers have threads, which a forked process lacks */
 
 static int32_t failed(burnish_error *error, const char *what, int32_t code) {
   int32_t status = code == -4 || code == -5 || code == -6 || code == -61 ? BURNISH_NO_MEMORY : BURNISH_BAD_DEVICE;
@@ -40,6 +42,13 @@ static int32_t failed(burnish_error *error, const char *what, int32_t code) {
 }
 
 /* --- the driver and its devices --- */
+
+static int32_t in_opening_process(burnish_error *error) {
+  if (getpid() == opened_by) return BURNISH_OK;
+  return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
+                      "OpenCL was opened before this process was forked, which drivers do not survive; open "
+                      "modules for OpenCL in the child only, or start it anew (multiprocessing: spawn)");
+}
 
 static int32_t open_library(burnish_error *error) {
   static int loaded;
@@ -56,13 +65,15 @@ static int32_t open_library(burnish_error *error) {
   }
     CL_FUNCTIONS(X)
 #undef X
-    if (!loaded)
+    if (loaded)
+      opened_by = getpid();
+    else
       status = burnish_fail(error, BURNISH_NO_DEVICE, -1,
                             "this module needs OpenCL, but there is no libOpenCL.so.1 here; install the "
                             "driver of the GPU and the OpenCL loader (Debian: ocl-icd-libopencl1)");
   }
   pthread_mutex_unlock(&library_lock);
-  return status;
+  return status ? status : in_opening_process(error);
 }
 
 static int32_t find_devices(cl_device *devices, uint32_t *count) {
@@ -109,9 +120,13 @@ static uint64_t device_number(cl_device device, uint32_t what) {
 }
 
 static int device_has(cl_device device, const char *extension) {
-  char text[8192] = "";
-  cl.clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, sizeof text - 1, text, NULL);
-  return strstr(text, extension) != NULL;
+  size_t bytes = 0;
+  int32_t code = cl.clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, 0, NULL, &bytes);
+  char *text = code ? NULL : calloc(bytes + 1, 1);
+  int found = text && !cl.clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, bytes, text, NULL) &&
+              strstr(text, extension) != NULL;
+  free(text);
+  return found;
 }
 
 static int32_t check_limits(const burnish_image *image, cl_device device, burnish_error *error) {
@@ -136,14 +151,17 @@ static int32_t check_limits(const burnish_image *image, cl_device device, burnis
 
 /* --- a module --- */
 
-static int32_t build_failed(loaded_module *m, burnish_error *error) {
-  char log[4096] = "", *line = log;
-  cl.clGetProgramBuildInfo(m->program, m->device, CL_PROGRAM_BUILD_LOG, sizeof log - 1, log, NULL);
-  char *found = strstr(log, "error");
-  if (found) line = found;
-  line[strcspn(line, "\n")] = 0;
-  return burnish_fail(error, BURNISH_BAD_DEVICE, -1, "the OpenCL driver does not compile this module: %.300s",
-                      line);
+static int32_t build_failed(const loaded_module *m, int32_t code, burnish_error *error) {
+  size_t bytes = 0;
+  cl.clGetProgramBuildInfo(m->program, m->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &bytes);
+  char *log = calloc(bytes + 1, 1);
+  if (log) cl.clGetProgramBuildInfo(m->program, m->device, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
+  const char *found = log ? strstr(log, "error") : NULL, *line = found ? found : log ? log : "";
+  int32_t status = burnish_fail(error, BURNISH_BAD_DEVICE, -1,
+                                "the OpenCL driver does not compile this module (code %d): %.*s", (int)code,
+                                (int)(strcspn(line, "\n") < 300 ? strcspn(line, "\n") : 300), line);
+  free(log);
+  return status;
 }
 
 static program_key key_of(code_view code, cl_device device) {
@@ -193,7 +211,7 @@ static int32_t build_program(const burnish_image *image, loaded_module *m, burni
   m->program = cl.clCreateProgramWithSource(m->context, 1, &source, &bytes, &status);
   if (!m->program) return failed(error, "clCreateProgramWithSource", status);
   status = cl.clBuildProgram(m->program, 1, &m->device, options, NULL, NULL);
-  if (status) return build_failed(m, error);
+  if (status) return build_failed(m, status, error);
   keep_program(&key, m);
   return BURNISH_OK;
 }
@@ -212,6 +230,7 @@ static int32_t new_buffer(cl_context context, uint64_t bytes, const void *data, 
 static void opencl_unload(void *loaded) {
   loaded_module *m = loaded;
   if (!m) return;
+  if (getpid() != opened_by) return free(m);
   if (m->weights) cl.clReleaseMemObject(m->weights);
   if (m->program) cl.clReleaseProgram(m->program);
   if (m->context) cl.clReleaseContext(m->context);
@@ -287,8 +306,9 @@ static int32_t opencl_start(burnish_context *c, const burnish_options *options, 
   const plan_header *h = c->plan.header;
   const loaded_module *m = c->image->prepared->loaded;
   cl_state *s = c->state = calloc(1, sizeof *s);
-  int32_t status;
+  int32_t status = in_opening_process(error);
   (void)options;
+  if (status) return status;
   if (s) {
     s->ios = burnish_array((uint64_t)h->input_count + h->output_count, sizeof *s->ios);
     s->kernels = burnish_array(c->plan.step_count, sizeof *s->kernels);
@@ -305,10 +325,8 @@ static int32_t opencl_start(burnish_context *c, const burnish_options *options, 
   return status;
 }
 
-static void opencl_stop(burnish_context *c) {
-  cl_state *s = c->state;
+static void release(const burnish_context *c, const cl_state *s) {
   uint64_t count = (uint64_t)c->plan.header->input_count + c->plan.header->output_count;
-  if (!s) return;
   for (uint32_t i = 0; s->kernels && i < c->plan.step_count; i++)
     if (s->kernels[i]) cl.clReleaseKernel(s->kernels[i]);
   for (uint64_t i = 0; s->ios && i < count; i++)
@@ -316,6 +334,12 @@ static void opencl_stop(burnish_context *c) {
   if (s->arena) cl.clReleaseMemObject(s->arena);
   if (s->errors) cl.clReleaseMemObject(s->errors);
   if (s->queue) cl.clReleaseCommandQueue(s->queue);
+}
+
+static void opencl_stop(burnish_context *c) {
+  cl_state *s = c->state;
+  if (!s) return;
+  if (getpid() == opened_by) release(c, s);
   free(s->ios);
   free(s->kernels);
   free(s->events);
@@ -397,22 +421,26 @@ static void take_times(burnish_context *c, uint32_t steps) {
   }
 }
 
-/* The first error that a kernel noted; none are noted after it. */
-static int32_t noted_error(burnish_context *c) {
-  cl_state *s = c->state;
-  int32_t status = s->reports ? burnish_gpu_noted_error(c, s->noted) : BURNISH_OK;
+/* None are noted before the next run. */
+static void clear_errors(const burnish_context *c) {
+  const cl_state *s = c->state;
   size_t bytes = c->plan.step_count * sizeof *s->noted;
-  if (status) cl.clEnqueueWriteBuffer(s->queue, s->errors, 1, 0, bytes, s->noted, 0, NULL, NULL);
-  return status;
+  memset(s->noted, 0, bytes);
+  cl.clEnqueueWriteBuffer(s->queue, s->errors, 1, 0, bytes, s->noted, 0, NULL, NULL);
 }
 
 static int32_t opencl_run(burnish_context *c) {
   const cl_state *s = c->state;
   uint32_t begun;
-  int32_t status = enqueue(c, &begun), code = cl.clFinish(s->queue);
+  int32_t status = in_opening_process(&c->error), code;
+  if (status) return status;
+  status = enqueue(c, &begun);
+  code = cl.clFinish(s->queue);
   if (!status && code) status = failed(&c->error, "a run", code);
   if (c->nanoseconds) take_times(c, begun);
-  return status ? status : noted_error(c);
+  if (!status && s->reports) status = burnish_gpu_noted_error(c, s->noted);
+  if (status && s->reports) clear_errors(c);
+  return status;
 }
 
 const burnish_device burnish_opencl = {"opencl",    opencl_load, opencl_unload, opencl_start,

@@ -29,7 +29,10 @@ static int32_t run_setup(const burnish_image *image, unsigned char *memory, cons
     status = burnish_context_make(image, burnish_setup_view(image), memory, &alone, &c, error);
   if (status) return status;
   status = burnish_run(c);
-  if (status && error) *error = c->error;
+  if (status && error) {
+    *error = c->error;
+    error->step = -1; /* it counts the steps of another plan */
+  }
   burnish_context_free(c);
   return status;
 }

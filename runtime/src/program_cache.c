@@ -43,7 +43,7 @@ static int folder(char path[MOST_PATH], int make) {
                : home && *home   ? snprintf(path, MOST_PATH, "%s/.cache/burnish/programs", home)
                                  : 0;
   if (length <= 0 || length >= MOST_PATH - 100) return 0;
-  for (char *at = path + 1; make && at; *at = '/') {
+  for (char *at = path; make && at; *at = '/') {
     at = strchr(at + 1, '/');
     if (at) *at = 0;
     if (mkdir(path, 0700) && errno != EEXIST) return 0;

@@ -101,6 +101,23 @@ def test_an_index_out_of_range_names_the_node_and_the_next_run_is_right(driver, 
         check(module.run(feeds()))
 
 
+def test_what_a_kernel_noted_in_a_run_that_failed_otherwise_is_forgotten(driver, saved):
+    context = burnish.load(saved).context()
+    context.run_profiled()
+    context.bind(feeds())
+    driver.reset()
+    context.run_profiled()
+    times = driver.calls.index("cuEventElapsedTime")
+    context.bind(feeds((0, 9, 1)))
+    driver.reset(times, ILLEGAL_ADDRESS)
+    with pytest.raises(RunError, match="cuEventElapsedTime"):
+        context.run_profiled()
+    driver.reset()
+    context.bind(feeds())
+    context.run()
+    check({name: context.output(name) for name in ("y", "z")})
+
+
 def test_steps_are_timed_in_the_graph(driver, saved):
     module = burnish.load(saved)
     assert [t.ns for t in module.run_profiled(feeds())] == [500_000] * len(module.steps)

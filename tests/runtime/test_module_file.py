@@ -6,6 +6,7 @@ import hashlib
 import os
 import struct
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,24 @@ from burnish.runtime.build import link_module
 from .conftest import WEIGHTS, chain_meaning, chain_plan, some_rows
 
 API_MAGIC = 0x48534E52  # BURNISH_API_MAGIC in burnish.h
+
+ENDS = """
+import atexit, sys, threading
+held = []
+atexit.register(lambda: held and held[0].output("y").sum())  # runs last
+from burnish.runtime.binding import open_module
+held.append(open_module(sys.argv[1]).context(2))
+other = open_module(sys.argv[1]).context(2)
+begun = threading.Event()
+
+def work():
+    while True:
+        other.run()
+        begun.set()
+
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
 
 
 def link(kernels, out: Path, kind: str = "so", features: tuple[str, ...] = ()) -> Path:
@@ -160,6 +179,23 @@ def test_a_module_of_a_runtime_that_knew_less_is_named(module_file, tmp_path):
 
     with pytest.raises(InputError, match=r"made by another version of Burnish: .* compile the model again"):
         open_module(damaged(module_file, tmp_path, shorten))
+
+
+def test_the_interpreter_may_end_while_contexts_are_in_use(module_file):
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", ENDS, module_file], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_pipe_is_no_module(tmp_path):
+    os.mkfifo(tmp_path / "pipe.so")
+    with pytest.raises(InputError, match="not a Burnish module"):
+        open_module(tmp_path / "pipe.so")
+
+
+def test_an_archive_whose_name_the_runtime_has(kernels, tmp_path):
+    with pytest.raises(InputError, match=r"the runtime has a burnish_run of its own; choose another"):
+        link(kernels, tmp_path / "run.a", "a")
 
 
 def test_a_missing_cpu_feature_is_named_before_loading(kernels, tmp_path):

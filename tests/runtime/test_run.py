@@ -144,6 +144,17 @@ def test_a_kernel_error_names_the_node(kernels, threads):
     module.run({"x": x, "index": index}, threads)
 
 
+def test_what_went_wrong_is_said_beside_a_long_name(kernels):
+    """Those of fused operators hold the names of all."""
+    plan = gather_plan()
+    first = replace(plan.steps[0], node="+".join(f"/encoder/layer.{n}/attention/MatMul" for n in range(30)))
+    module = kernels.module(replace(plan, steps=(first, *plan.steps[1:])))
+    with pytest.raises(
+        RunError, match=r"^node /encoder.*: an index is out of range \(code 1, kernel gather\)$"
+    ):
+        module.run({"x": some_rows(), "index": np.full(64, 64)})
+
+
 @pytest.mark.parametrize(
     "feeds, message",
     [
@@ -217,6 +228,32 @@ def test_binding_refuses(kernels):
         context.bind_input("w", frozen)
     with pytest.raises(InputError, match="threads is 5000"):
         context.module.context(5000)
+
+
+def test_a_context_is_one_threads_at_a_time(kernels):
+    context = kernels.module(chain_plan(), WEIGHTS).context()
+    with context._busy:  # as while another thread runs
+        for call in (context.run, context.run_profiled, lambda: context.bind_input("x", some_rows())):
+            with pytest.raises(InputError, match="running in another thread"):
+                call()
+    context.bind_input("x", some_rows())
+    assert len(context.run_profiled()) == 3
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ({"y": None}, r"output 'y': expected y: f32.64,16., found None"),
+        ({"y": np.float32(0)}, r"output 'y': expected an array y: f32.64,16., found float32"),
+        ({"z": np.zeros((64, 16), np.float32)}, "no output 'z'; chain has y"),
+        ([np.zeros((64, 16), np.float32)], "out: expected a dict of arrays by name, found list"),
+    ],
+)
+def test_outputs_that_cannot_be_written_into(kernels, out, message):
+    module = kernels.module(chain_plan(), WEIGHTS)
+    with pytest.raises(InputError, match=message):
+        module.run({"x": some_rows()}, out=out)
+    np.testing.assert_array_equal(module.run({"x": some_rows()})["y"], chain_meaning(some_rows()))
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
