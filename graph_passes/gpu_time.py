@@ -25,6 +25,8 @@ from ..compiler.templates.common import COSTLY
 SECTOR = 32  # bytes
 CACHED = 1.0  # bytes of a unit's cache in the time of a multiply-add
 COSTLY_OPERATIONS = 16  # multiply-adds of an elementary function
+COPYING = 6  # instructions for each end of a copy beside the arithmetic, in nvcc's code: places and a guard
+ROUNDING = 2  # instructions to TF32
 MEETING = 20  # multiply-adds of a thread while it waits at a barrier
 WARPS = 8  # that keep a unit busy
 MOST_BLOCKS = 4  # of a unit at once
@@ -125,8 +127,8 @@ class _Kernel:
             self._walk(st.body, {**known, st.var: begin}, times)
 
     def _intrinsic(self, st: L.Intrinsic, known: Mapping[str, np.ndarray], times: float) -> None:
-        """A multiply-add for each store of its meaning, by tensor cores where there are any; a copy is one
-        operation, however many elements it moves, and so is an exchange.
+        """A multiply-add for each store of its meaning, by tensor cores where there are any, and what loads
+        factors; an exchange is one operation, and a copy costs the same however many elements it moves.
         """
         if st.name == "exchange":
             self.work.operations += times
@@ -136,10 +138,17 @@ class _Kernel:
             self._walk(st.body, known, times)
             if st.name == "copy_async":
                 count = int(_value(st.operands[-1], known)[0])
-                self.work.operations = before + (self.work.operations - before) / count
+                self.work.operations = before + COPYING * (self.work.operations - before) / count
             return
-        values = max(4 // x.dtype.bytes for x in st.operands)  # in a word
-        self.work.operations += times * _stores(st.body) / (self.gpu.tensor * values)
+        acc, a, a_term, _, _, b_term, _ = st.operands
+        assert isinstance(acc, Load)
+        rows, columns = self.buffers[acc.tensor].shape[:2]
+        values = 4 // a.dtype.bytes  # in a word
+        work = _stores(st.body) / (self.gpu.tensor * values)
+        for words, term in ((4 * rows, a_term), (2 * columns, b_term)):
+            work += words / 4 if term == s.const(1) else words  # ldmatrix loads four
+            work += ROUNDING * words * (values == 1)
+        self.work.operations += times * work
 
     # --- expressions ----------------------------------------------------------------------------------------
 

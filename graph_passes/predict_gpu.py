@@ -33,7 +33,7 @@ class PredictedGpuCost(PredictedCost):
 
     @property
     def model(self) -> str:
-        return "analytic-gpu-1"
+        return "analytic-gpu-2"
 
     @property
     def _gpu(self) -> Gpu:

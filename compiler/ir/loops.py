@@ -44,7 +44,8 @@ INTRINSICS = {
 }  # fmt: skip
 """By name: whether all threads of a block must come by.
 
-    mma_*(acc, a, b)          acc += a · b, matrices of a warp, by tensor cores
+    mma_*(acc, a, …, b, …)    acc += a · b, matrices of a warp, by tensor cores; behind each factor, how many
+                              words lie from one of its terms to the next, and from one row or column
     copy_async(to, value, n)  n stores side by side, the first one of `value`; they may happen any time until
                               their group of copies is waited for
     commit_copies()           what the thread has copied since the last one is a group

@@ -36,14 +36,20 @@ def with_sums(expr: TensorExpr, layouts: Mapping[str, Layout]) -> dict[str, Layo
     """The layouts, and those of sums that a stage with a layout alone reads, where they stand: the same."""
     found = dict(layouts)
     for st in reversed(expr.stages):
-        own = tuple(Var(a.name) for a in st.axes)
         for load in s.loads(st.body) if st.name in found else ():
             source = next((x for x in expr.stages if x.name == load.tensor and x.reduce), None)
             readers = [ld for x in expr.stages for ld in s.loads(x.body) if ld.tensor == load.tensor]
-            alone = all(ld in s.loads(st.body) and ld.index == own for ld in readers)
+            alone = all(ld in s.loads(st.body) and _where_it_stands(ld, st) for ld in readers)
             if source is not None and alone and source.shape == st.shape and source.name not in expr.outputs:
                 found[source.name] = found[st.name]
     return found
+
+
+def _where_it_stands(load: Load, st: Stage) -> bool:
+    """Whether the element read has the place of the stage's own; of one place 0 is the name, too."""
+    return len(load.index) == len(st.axes) and all(
+        e == Var(a.name) or (a.extent == 1 and e == s.const(0)) for e, a in zip(load.index, st.axes)
+    )
 
 
 def physical_index(layout: Layout, index: tuple[Expr, ...]) -> tuple[Expr, ...]:

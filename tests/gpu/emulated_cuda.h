@@ -224,6 +224,18 @@ MULTIPLY(tf32)
 MULTIPLY(f16)
 MULTIPLY(bf16)
 
+// Thread t says where row t mod 8 of matrix t / 8 is, and gets word t mod 4 of row t / 4 of each.
+static void load_matrices(unsigned &r0, unsigned &r1, unsigned &r2, unsigned &r3, const unsigned *row) {
+  if (reinterpret_cast<std::uintptr_t>(row) % 16) throw std::logic_error("a row that is not aligned");
+  static const unsigned *rows[1024];
+  std::size_t lane = emulator::current % 32, warp = emulator::current - lane;
+  rows[emulator::current] = row;
+  emulator::wait_for_block();
+  unsigned *r[] = {&r0, &r1, &r2, &r3};
+  for (int n = 0; n < 4; n++) *r[n] = rows[warp + 8 * n + lane / 4][lane % 4];
+  emulator::wait_for_block();
+}
+
 // Roundings to the nearest, ties to even; what is no number becomes the one that the GPU makes.
 static unsigned short f32_to_f16(float a) {
   if (a != a) return 0x7fff;

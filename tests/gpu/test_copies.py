@@ -15,6 +15,7 @@ from burnish.compiler.ir.scalar import Load, Var, const, lt, select
 from burnish.compiler.ir.types import F32
 from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
 from burnish.compiler.target import TARGETS
+from burnish.compiler.templates.gpu.implicit import LAST
 from burnish.compiler.templates.gpu.staging import lies_along
 from burnish.workloads import planned
 from onnx import TensorProto, helper
@@ -53,16 +54,23 @@ def product(columns: int, constant: bool = True) -> onnx.ModelProto:
     return model("MatMul", (24, 40), (40, columns), constant)
 
 
+CHANNELS_LAST = model("Conv", (2, 8, 7, 5), (20, 8, 3, 2), pads=[1, 0, 1, 1])
 CONVOLUTION = model("Conv", (2, 6, 7, 5), (20, 6, 3, 2), pads=[1, 0, 1, 1])
 WINOGRAD = model("Conv", (1, 16, 9, 9), (24, 16, 3, 3), pads=[1, 1, 1, 1])
 
 
-@pytest.mark.parametrize(
-    ("columns", "sizes"), [(64, {4, 16}), (44, {4, 16}), (4, {4, 16}), (66, {4}), (3, {4})]
-)
+@pytest.mark.parametrize(("columns", "vectors"), [(64, True), (44, True), (4, True), (66, False), (3, False)])
 @pytest.mark.parametrize("constant", [True, False])
-def test_what_lies_side_by_side_and_begins_where_vectors_may(columns, sizes, constant):
-    assert copied(product(columns, constant)) == sizes
+def test_what_lies_side_by_side_and_begins_where_vectors_may(columns, vectors, constant):
+    """Columns of the right factor; of the left one terms, if they lie so in shared memory."""
+    assert copied(product(columns, constant), terms=4) == ({16} if vectors else {4, 16})
+    assert copied(product(columns, constant), terms=1) == ({4, 16} if vectors else {4})
+
+
+def test_terms_that_do_not_fill_vectors():
+    assert copied(model("MatMul", (24, 42), (42, 64))) == {4, 16}
+    assert copied(model("MatMul", (24, 72), (72, 64)), parts=2, depth=8) == {16}
+    assert copied(model("MatMul", (24, 76), (76, 64)), parts=2, depth=8) == {4, 16}
 
 
 def test_threads_that_wait_take_an_element_each():
@@ -70,18 +78,21 @@ def test_threads_that_wait_take_an_element_each():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "algorithm"),
+    ("wanted", "algorithm", "reads"),
     [
-        *((product(columns), "tiles") for columns in (64, 44, 4, 66, 3)),
-        (CONVOLUTION, "implicit_gemm"),
-        (WINOGRAD, "gpu_winograd2"),
-        (WINOGRAD, "gpu_winograd4"),
+        *((product(columns), "tiles", None) for columns in (64, 44, 4, 66, 3)),
+        (CONVOLUTION, "implicit_gemm", None),
+        (CONVOLUTION, "implicit_gemm", LAST),
+        (CHANNELS_LAST, "implicit_gemm", LAST),
+        (WINOGRAD, "gpu_winograd2", None),
+        (WINOGRAD, "gpu_winograd4", None),
+        (WINOGRAD, "gpu_winograd4", LAST),
     ],
 )
 @pytest.mark.parametrize("stages", [2, 3])
-def test_a_module_on_the_fake_driver(driver, monkeypatch, wanted, algorithm, stages):
+def test_a_module_on_the_fake_driver(driver, monkeypatch, wanted, algorithm, reads, stages):
     """It copies as late as it may, and nothing to or from where a whole copy is not aligned."""
-    prefer(algorithm, monkeypatch)
+    prefer(algorithm, monkeypatch, reads)
 
     class Config(DefaultConfig):
         def choose(self, knob, options, default):

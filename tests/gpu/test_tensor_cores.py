@@ -31,12 +31,13 @@ from burnish.compiler.ir.loops import (
 from burnish.compiler.ir.loops_verifier import verify
 from burnish.compiler.ir.numpy_scalar import evaluate
 from burnish.compiler.ir.scalar import Load, Var
-from burnish.compiler.ir.types import F32
+from burnish.compiler.ir.types import F32, Layout
 from burnish.compiler.kernel_task import Config, DefaultConfig, KernelTask
 from burnish.compiler.lower.lower import finished, scheduled
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.target import TARGETS, Target
+from burnish.compiler.templates.gpu.implicit import LAST
 from burnish.compiler.templates.gpu.tensor_cores import PRECISIONS, params, tf32
 from burnish.errors import InternalError
 from burnish.graph_passes.alternatives import alternatives, fused
@@ -198,7 +199,7 @@ def test_only_plans_of_that_precision_may_choose_it():
 def network() -> onnx.ModelProto:
     """Two convolutions and a product, of integers that stay exact."""
     rng = np.random.default_rng(0)
-    shapes = {"w": (32, 8, 3, 3), "v": (16, 32, 1, 1), "u": (16 * 36, 10)}
+    shapes = {"w": (32, 8, 3, 3), "v": (16, 32, 1, 1), "u": (10, 16 * 36)}
     weights = [
         helper.make_tensor(n, TensorProto.FLOAT, d, rng.integers(-1, 2, d).ravel().astype(np.float32))
         for n, d in shapes.items()
@@ -209,7 +210,7 @@ def network() -> onnx.ModelProto:
         helper.make_node("Conv", ["b", "v"], ["c"], name="second"),
         helper.make_node("Clip", ["c", "low", "high"], ["d"]),
         helper.make_node("Flatten", ["d"], ["e"]),
-        helper.make_node("MatMul", ["e", "u"], ["y"], name="third"),
+        helper.make_node("Gemm", ["e", "u"], ["y"], name="third", transB=1),
     ]
     limits = [helper.make_tensor(n, TensorProto.FLOAT, (), [v]) for n, v in (("low", 0.0), ("high", 6.0))]
     ends = [
@@ -220,12 +221,13 @@ def network() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def prefer(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans take it wherever they may."""
+def prefer(algorithm: str, monkeypatch: pytest.MonkeyPatch, reads: Layout | None = None) -> None:
+    """Plans take it wherever they may, on that layout."""
     cost = PredictedGpuCost.node
 
     def node(self, graph, node, decision):
-        return cost(self, graph, node, decision) * (1e-3 if decision.algorithm == algorithm else 1.0)
+        preferred = decision.algorithm == algorithm and decision.reads == reads
+        return cost(self, graph, node, decision) * (1.0 if preferred else 1e6)
 
     monkeypatch.setattr(PredictedGpuCost, "node", node)
 
@@ -239,10 +241,11 @@ def test_convolutions_by_tiles_on_weights_of_their_own(opencl, monkeypatch):
     np.testing.assert_array_equal(module.run({"x": x})["y"], burnish.compile(model).run({"x": x})["y"])
 
 
+@pytest.mark.parametrize("reads", [None, LAST])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_module_on_the_fake_driver(driver, precision, monkeypatch):
+def test_a_module_on_the_fake_driver(driver, precision, reads, monkeypatch):
     """Where costs force it on the plan. The driver runs warps as they run, fragment by fragment."""
-    prefer(f"tensor_{precision}", monkeypatch)
+    prefer(f"tensor_{precision}", monkeypatch, reads)
     model = network()
     module = pipeline.compile(model, target="cuda-sm80", precision=precision, cache=False)
     assert module.plan is not None
@@ -253,6 +256,30 @@ def test_a_module_on_the_fake_driver(driver, precision, monkeypatch):
     x = np.random.default_rng(3).standard_normal(x.shape).astype(np.float32)  # rounded, as far as allowed
     check = compare("y", "", module.run({"x": x})["y"], exact.run({"x": x})["y"], precision)
     assert check.ok and 1e-5 < check.error < 2 * PRECISIONS[precision].error
+
+
+@pytest.mark.parametrize("fragments", [(1, 2), (2, 1), (2, 4)])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_fragments_of_factors_whose_terms_lie_side_by_side(driver, precision, fragments):
+    """ldmatrix gives four parts of them at once: all four of a left one, two right ones."""
+    x, w = (np.random.default_rng(n).integers(-3, 4, d) for n, d in enumerate([(40, 72), (50, 72)]))
+    node = helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in (("x", x.shape), ("y", (40, 50)))
+    ]
+    weights = helper.make_tensor("w", TensorProto.FLOAT, w.shape, w.ravel())
+    graph = helper.make_graph([node], "product", ends[:1], ends[1:], [weights])
+    wanted = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+    class Config(DefaultConfig):
+        def choose(self, knob, options, default):
+            return super().choose(knob, options, ((1, 2), fragments) if knob == "tile" else default)
+
+    module = pipeline.compile(
+        wanted, target="cuda-sm80", precision=precision, cache=False, pick_config=lambda task: Config()
+    )
+    assert module.plan is not None and any(f"tensor_{precision}" in k for k in module.plan.kernels)
+    np.testing.assert_array_equal(module.run({"x": x.astype(np.float32)})["y"], x @ w.T)
 
 
 # --- intrinsics in general ------------------------------------------------------------------------------

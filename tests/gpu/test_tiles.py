@@ -18,7 +18,7 @@ from burnish.compiler.target import TARGETS
 from burnish.compiler.templates.gpu import staging
 from burnish.compiler.templates.gpu.product import main_product
 from burnish.compiler.templates.gpu.staging import MOST_BLOCKS, is_copy
-from burnish.compiler.templates.gpu.tiles import lines, params
+from burnish.compiler.templates.gpu.tiles import params, shared_shapes
 from burnish.graph_passes.make_tasks import task_of
 from burnish.workloads import planned
 
@@ -144,7 +144,8 @@ def test_the_default_stays_within_the_targets_limits(size, target):
     elements = p.tile.elements[0] * p.tile.elements[1]
     assert p.tile.threads[0] * p.tile.threads[1] <= gpu.block_threads
     assert elements + sum(p.tile.elements) < gpu.registers
-    assert not p.shared or p.stages * sum(lines(product, p.tile)) * p.depth * 4 <= gpu.shared
+    shapes = shared_shapes(product, p.tile, p.depth, p.terms)
+    assert not p.shared or 4 * p.stages * sum(a * b for a, b in shapes) <= gpu.shared
     assert -(-m // rows) * -(-n // columns) * p.parts >= min(gpu.units, m * n * k // 2**14) / 2
 
 

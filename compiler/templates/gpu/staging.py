@@ -27,12 +27,14 @@ class SharedFactor:
     """Where a factor lies in shared memory: `index` of (k, place) within the block's tile.
 
     `later`: threads do not wait for what they copy there until `wait_for_copies`; `is_copy` holds of it.
+    `by_rows`: neighbouring terms lie side by side there, otherwise neighbouring rows or columns.
     """
 
     buffer: Buffer
     index: Callable[[Expr, Expr], tuple[Expr, ...]]
     convert: Callable[[Expr], Expr] = lambda e: e
     later: bool = False
+    by_rows: bool = False
 
     def store(self, k: Expr, place: Expr, value: Expr, lanes: int = 1) -> Stmt:
         """Of a value, or of as many neighbours by the variable LANE."""
@@ -135,9 +137,20 @@ def in_steps(steps: int, stages: int, staged: Callable[[Expr], Body], multiply: 
     return (*first, loop(step.name, steps, *body), wait_for_copies(0))
 
 
+def copies_ahead(gpu: Gpu, p: Product) -> bool:
+    """Whether threads need not wait for the factors of the next steps."""
+    return gpu.asynchronous and all(is_copy(factor) for factor in (p.left, p.right))
+
+
+def terms_in_vectors(p: Product, factor: Expr, depth: int, parts: int) -> bool:
+    """Whether steps of a factor consist of vectors along the sum."""
+    whole = depth % VECTOR == sums_of_part(p, parts) % VECTOR == 0
+    return whole and lies_in_vectors(factor, p.sums)
+
+
 def stages_of(cfg: Config, gpu: Gpu, p: Product, most: int, fits: Callable[[int], bool]) -> int:
     """The question for how many steps' factors are in shared memory at once, by default as many as fit."""
-    if not gpu.asynchronous or not all(is_copy(factor) for factor in (p.left, p.right)):
+    if not copies_ahead(gpu, p):
         return 1
     options = [1, *(n for n in range(2, most + 1) if fits(n))]
     return cfg.choose("stages", options, options[-1])
@@ -192,45 +205,40 @@ class Blocks:
 
     def _stage(self, to: SharedFactor, step: Expr, factor: Expr, axes: Axes, block: Expr, width: int) -> Body:
         """A thread moves an element at a time, or a vector where it may copy one."""
-        depth, sums, lanes = self.depth, self.p.sums, 1
-        if to.later and width % VECTOR == 0 and lies_in_vectors(factor, axes):
+        depth, sums, part, lanes = self.depth, self.p.sums, self.sums_of_part, 1
+        along = along_sums(factor, sums)
+        inside, k_inside = Var("inside"), Var("k_inside")
+        place: Expr = inside
+        k_place: Expr = k_inside
+        if not to.later:
+            pass
+        elif to.by_rows:
+            if terms_in_vectors(self.p, factor, depth, self.parts):
+                factor, sums = in_vectors(factor, sums)
+                depth, part, lanes = depth // VECTOR, part // VECTOR, VECTOR
+                k_place = k_inside * VECTOR + LANE
+        elif width % VECTOR == 0 and lies_in_vectors(factor, axes):
             factor, axes = in_vectors(factor, axes)
             width, lanes = width // VECTOR, VECTOR
+            place = inside * VECTOR + LANE
         total = depth * width
         count = -(-total // self.threads)
         ahead = max(n for n in range(1, MOST_AHEAD + 1) if count % n == 0)
         number = (Var("of_turns") * ahead + Var("of_items")) * self.threads + Var(THREAD)
-        if along_sums(factor, sums):
+        if along:
             across, kk = s.binary("floordiv", number, depth), s.binary("mod", number, depth)
         else:
             kk, across = s.binary("floordiv", number, width), s.binary("mod", number, width)
-        part = Var("of_parts") * self.sums_of_part
-        k, inside = step * depth + Var("k_inside"), Var("inside") + block * width
-        limits = [(k, self.sums_of_part), (part + k, size(sums)), (inside, size(axes))]
+        k, row = step * depth + k_inside, inside + block * width
+        limits = [(k, part), (Var("of_parts") * part + k, size(sums)), (row, size(axes))]
         value = s.select(within(*limits), factor, s.const(0, factor.dtype))
-        place = Var("inside") * VECTOR + LANE if lanes > 1 else Var("inside")
-        store: Body = (to.store(Var("k_inside"), place, value, lanes),)
-        store = digits(axes, inside, self._terms(step, store))
+        store: Body = (to.store(k_place, place, value, lanes),)
+        store = digits(axes, row, _terms(sums, part, depth, step, store))
         store = (let("inside", across, (let("k_inside", kk, store),)),)
         if total % self.threads:
             store = (If(s.lt(number, total), store),)
         turn = loop("of_items", ahead, *store, kind="unroll")
         return (loop("of_turns", count // ahead, turn),)
-
-    def _terms(self, step: Expr, body: Body) -> Body:
-        """`body` where the axes of the sum are the digits of `k_inside` within the step.
-
-        The inner ones, along which whole steps fit, are counted in the step; others are then the same for all
-        threads.
-        """
-        sums, depth, part = self.p.sums, self.depth, self.sums_of_part
-        inner = next((sums[n:] for n in range(1, len(sums)) if size(sums[n:]) % depth == 0), ())
-        if not inner or part % depth:
-            return digits(sums, Var("of_parts") * part + step * depth + Var("k_inside"), body)
-        number, repeat = Var("of_parts") * (part // depth) + step, size(inner) // depth
-        inside = s.binary("mod", number, repeat) * depth + Var("k_inside")
-        body = digits(inner, inside, body)
-        return digits(sums[: -len(inner)], s.binary("floordiv", number, repeat), body)
 
     def element(self, row: Expr, column: Expr, body: Body) -> Stmt:
         """`body` for one element by its place within the block, if it exists."""
@@ -250,3 +258,18 @@ def _zeros(axes: Axes, body: Body) -> Body:
     for axis in axes:
         body = (let(axis.name, s.const(0), body),)
     return body
+
+
+def _terms(sums: Axes, part: int, depth: int, step: Expr, body: Body) -> Body:
+    """`body` where the axes of the sum are the digits of `k_inside` in a step of `depth` of a part's terms.
+
+    The inner ones, along which whole steps fit, are counted in the step; others are then the same for all
+    threads.
+    """
+    inner = next((sums[n:] for n in range(1, len(sums)) if size(sums[n:]) % depth == 0), ())
+    if not inner or part % depth:
+        return digits(sums, Var("of_parts") * part + step * depth + Var("k_inside"), body)
+    number, repeat = Var("of_parts") * (part // depth) + step, size(inner) // depth
+    inside = s.binary("mod", number, repeat) * depth + Var("k_inside")
+    body = digits(inner, inside, body)
+    return digits(sums[: -len(inner)], s.binary("floordiv", number, repeat), body)

@@ -8,13 +8,16 @@
         y[i, j] = f(acc)
 
 Factors are rounded to TF32 (10 bits of fraction), f16 or bf16; sums are kept in f32. Words of shared memory
-hold one f32 or two 16-bit values that are neighbours along k; lines of words are 8 mod 32 banks apart, so
-that the loads of a warp's fragments do not meet in their banks. Factors for TF32 are copied as they are,
-those of the next steps while one is multiplied, and rounded on their way from shared memory.
+hold one f32 or two 16-bit values that are neighbours along k. A factor whose terms lie side by side in memory
+lies so there, too, As[BM, BK], and whole fragments are loaded at once. Lines of words are 8 mod 32 banks
+apart, those of terms 4 mod 8, so that the loads of a warp's fragments do not meet in their banks. Factors for
+TF32 are copied as they are, those of the next steps while one is multiplied, and rounded on their way from
+shared memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,7 +33,7 @@ from ..algorithm import Algorithm, Layouts, Work
 from ..conv_parts import geometry
 from . import implicit
 from .common import THREAD
-from .product import Product, main_product
+from .product import Product, along_sums, main_product
 from .staging import Blocks, SharedFactor, in_steps, slot, stages_of, steps_of
 from .tiles import MOVED, THREADS, WARPS, Epilogue, parts_of, split_sum
 
@@ -147,6 +150,39 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class Words:
+    """Those of a factor in shared memory: `terms` along the sum of each of `width` rows or columns."""
+
+    width: int
+    terms: int
+    by_rows: bool  # terms lie side by side, otherwise rows or columns do
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """With what keeps lines in different banks."""
+        if self.by_rows:
+            return self.width, self.terms + 4
+        return self.terms, self.width + (WORDS - self.width) % BANKS
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """From one term to the next, from one row or column to the next."""
+        return (1, self.shape[1]) if self.by_rows else (self.shape[1], 1)
+
+    def place(self, term: Expr, across: Expr) -> tuple[Expr, Expr]:
+        return (across, term) if self.by_rows else (term, across)
+
+
+def words_of(p: Product, tile: Tile, depth: int, precision: Precision) -> tuple[Words, Words]:
+    """Of both factors in one step."""
+    left, right = (
+        Words(width, depth // precision.packed, along_sums(factor, p.sums))
+        for width, factor in zip(tile.block, (p.left, p.right))
+    )
+    return left, right
+
+
+@dataclass(frozen=True)
 class Params:
     tile: Tile
     depth: int  # terms of the sum that are in shared memory at once
@@ -172,13 +208,13 @@ def params(task: KernelTask, cfg: Config) -> Params:
     ranked = ranked_tiles(p, gpu, precision, parts)
     options = tuple((t.warps, t.fragments) for t in ranked)
     tile = Tile(*cfg.choose("tile", options, options[0]))
-    depths = [d for d in (8, 16, 32, 64) if _fits_shared(tile, d, gpu, precision)]
+    depths = [d for d in (8, 16, 32, 64) if _fits_shared(p, tile, d, gpu, precision)]
     depth = cfg.choose("depth", depths, max(d for d in depths if d <= 16 * precision.packed))
     part = cfg.choose("parts", parts, _best_parts(p, tile, gpu, precision, parts))
     stages = 1
     if precision.dtype is F32:
         most = min(STAGES, steps_of(p, part, depth))
-        stages = stages_of(cfg, gpu, p, most, lambda n: _fits_shared(tile, n * depth, gpu, precision))
+        stages = stages_of(cfg, gpu, p, most, lambda n: _fits_shared(p, tile, depth, gpu, precision, n))
     return Params(tile, depth, part, stages)
 
 
@@ -196,32 +232,27 @@ def schedule(task: KernelTask, p: Params) -> Program:
 def ranked_tiles(p: Product, gpu: Gpu, precision: Precision, parts: Sequence[int]) -> list[Tile]:
     """The tiles that fit the GPU, those with the least predicted time first."""
     tiles = (Tile(w, f) for w in _WARPS for f in _FRAGMENTS)
-    fitting = [t for t in tiles if _fits(t, gpu, precision)]
+    fitting = [t for t in tiles if _fits(p, t, gpu, precision)]
     time = {t: min(predicted_time(p, t, gpu, precision, n) for n in parts) for t in fitting}
     return sorted(fitting, key=time.__getitem__)
 
 
-def _fits(tile: Tile, gpu: Gpu, precision: Precision) -> bool:
+def _fits(p: Product, tile: Tile, gpu: Gpu, precision: Precision) -> bool:
     i, j = tile.fragments
     enough = tile.warp_count * LANES <= min(gpu.block_threads, THREADS)
     least = WORDS * precision.packed
     return (
         enough
         and 4 * i * j + 4 * i + 2 * j + 32 <= gpu.registers
-        and _fits_shared(tile, least, gpu, precision)
+        and _fits_shared(p, tile, least, gpu, precision)
     )
 
 
-def _fits_shared(tile: Tile, depth: int, gpu: Gpu, precision: Precision) -> bool:
+def _fits_shared(p: Product, tile: Tile, depth: int, gpu: Gpu, precision: Precision, stages: int = 1) -> bool:
     if depth % (WORDS * precision.packed):
         return False
-    words = depth // precision.packed
-    return 4 * words * sum(map(_line, tile.block)) <= gpu.shared
-
-
-def _line(width: int) -> int:
-    """Words from one line of shared memory to the next: 8 mod 32 banks."""
-    return width + (WORDS - width) % BANKS
+    words = sum(math.prod(w.shape) for w in words_of(p, tile, depth, precision))
+    return 4 * words * stages <= gpu.shared
 
 
 def _best_parts(p: Product, tile: Tile, gpu: Gpu, precision: Precision, parts: Sequence[int]) -> int:
@@ -249,11 +280,11 @@ class _Builder:
         self.config, self.precision = config, precision
         tile = config.tile
         self.blocks = Blocks(product, tile.block, tile.warp_count * LANES, config.depth, config.parts)
-        words, near = config.depth // precision.packed, precision.packed
+        self.words = words_of(product, tile, config.depth, precision)
         places = () if config.stages == 1 else (config.stages,)
         self.a, self.b = (
-            Buffer(name, precision.dtype, (*places, words, _line(width), near), "shared")
-            for name, width in zip(("shared_a", "shared_b"), tile.block)
+            Buffer(name, precision.dtype, (*places, *words.shape, precision.packed), "shared")
+            for name, words in zip(("shared_a", "shared_b"), self.words)
         )
         self.acc = Buffer("tile_c", F32, (*tile.fragments, 2, 2), "register")
         lane, warp = (s.binary(op, Var(THREAD), LANES) for op in ("mod", "floordiv"))
@@ -279,37 +310,41 @@ class _Builder:
         return body
 
     def sum(self) -> Body:
-        multiply = loop("of_depth", self.a.shape[-3] // WORDS, self.multiply())
+        multiply = loop("of_depth", self.words[0].terms // WORDS, self.multiply())
         return in_steps(self.blocks.steps, self.config.stages, self.staged, (multiply,))
 
     def staged(self, step: Expr) -> Body:
         """The factors of a step → their place in shared memory; TF32 as they are."""
         near, place = self.precision.packed, slot(step, self.config.stages)
 
-        def index(k: Expr, at: Expr) -> tuple[Expr, ...]:
-            return *place, s.binary("floordiv", k, near), at, s.binary("mod", k, near)
+        def factor(buffer: Buffer, words: Words) -> SharedFactor:
+            def index(k: Expr, at: Expr) -> tuple[Expr, ...]:
+                return *place, *words.place(s.binary("floordiv", k, near), at), s.binary("mod", k, near)
 
-        def factor(buffer: Buffer) -> SharedFactor:
-            return SharedFactor(buffer, index, self.precision.stored, later=self.config.stages > 1)
+            return SharedFactor(buffer, index, self.precision.stored, self.config.stages > 1, words.by_rows)
 
+        a, b = self.words
         return (
-            *self.blocks.stage_rows(factor(self.a), step),
-            *self.blocks.stage_columns(factor(self.b), step),
+            *self.blocks.stage_rows(factor(self.a, a), step),
+            *self.blocks.stage_columns(factor(self.b, b), step),
         )
 
     def multiply(self) -> Intrinsic:
         first, zero = Var("of_depth") * WORDS, s.const(0)
         place = slot(Var("of_sums"), self.config.stages)
         word, value = first + Var("of_words"), Var("of_values")
+        a, b = self.words
         left, right = (
-            self.precision.multiplied(Load(b.name, (*place, word, at, value), b.dtype))
-            for b, at in ((self.a, self.row), (self.b, self.column))
+            self.precision.multiplied(Load(f.name, (*place, *words.place(word, at), value), f.dtype))
+            for f, words, at in ((self.a, a, self.row), (self.b, b, self.column))
         )
         total = Load("tile_c", self.place, F32) + left * right
         terms = loop("of_values", self.precision.packed, self.each(Store("tile_c", self.place, total)))
         operands = (
             Load("tile_c", (zero,) * 4, F32),
-            Load(self.a.name, (*place, first, self.first_row, zero), self.a.dtype),
-            Load(self.b.name, (*place, first, self.first_column, zero), self.b.dtype),
+            Load(self.a.name, (*place, *a.place(first, self.first_row), zero), self.a.dtype),
+            *map(s.const, a.strides),
+            Load(self.b.name, (*place, *b.place(first, self.first_column), zero), self.b.dtype),
+            *map(s.const, b.strides),
         )
         return Intrinsic(f"mma_{self.precision.name}", operands, (loop("of_words", WORDS, terms),))

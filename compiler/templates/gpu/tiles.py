@@ -10,13 +10,17 @@ Where a GPU copies to shared memory beside its arithmetic, the factors of the ne
 while one is multiplied, each step's in a place of its own; then one barrier a step is enough.
 
 Neighbouring threads take neighbouring columns, `lane` at a time, of a few rows (place_of_thread); a thread's
-rows lie side by side. Where shared memory is no faster than other memory, threads read the factors where they
-are, by vectors of four rows or columns that lie side by side there too. Where there are too few blocks for
-the GPU, several of them split the sum, and a second kernel adds up what they give.
+rows lie side by side. Where terms of the left factor lie side by side in memory, as the channels of images do
+that are stored last, they may do so in shared memory, too, As[BM, BK]: vectors of terms are copied at once,
+and a thread's rows are then as many apart as the block has threads along them. Where shared memory is no
+faster than other memory, threads read the factors where they are, by vectors of four rows or columns that lie
+side by side there too. Where there are too few blocks for the GPU, several of them split the sum, and a
+second kernel adds up what they give.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -49,6 +53,7 @@ from .staging import (
     VECTOR,
     Blocks,
     SharedFactor,
+    copies_ahead,
     in_steps,
     in_vectors,
     lies_in_vectors,
@@ -56,6 +61,7 @@ from .staging import (
     slot,
     stages_of,
     steps_of,
+    terms_in_vectors,
 )
 
 Epilogue = Callable[[Expr], Body]
@@ -96,6 +102,7 @@ class Params:
     lane: int  # neighbouring columns of a thread
     parts: int  # that the sum is split into
     stages: int = 1  # steps whose factors are in shared memory at once
+    terms: int = 1  # of the left factor that lie side by side there
 
 
 def matches(task: KernelTask) -> bool:
@@ -123,11 +130,23 @@ def asked(p: Product, gpu: Gpu, cfg: Config, parts: Sequence[int]) -> Params:
     vectors = shared or lies_in_vectors(p.right, p.columns)
     lane = cfg.choose("lane", lanes, lanes[-1] if vectors else 1)
     part = cfg.choose("parts", parts, best_parts(p, tile, gpu, parts))
-    stages = 1
-    if shared:
-        most = min(STAGES, steps_of(p, part, depth))
-        stages = stages_of(cfg, gpu, p, most, lambda n: fits_shared(p, tile, n * depth, gpu))
-    return Params(tile, shared, depth, lane, part, stages)
+    if not shared:
+        return Params(tile, shared, depth, lane, part)
+    terms = terms_of(cfg, p, gpu, tile, depth, part)
+    most = min(STAGES, steps_of(p, part, depth))
+    stages = stages_of(cfg, gpu, p, most, lambda n: fits_shared(p, tile, depth, gpu, n, terms))
+    return Params(tile, shared, depth, lane, part, stages, terms)
+
+
+def terms_of(cfg: Config, p: Product, gpu: Gpu, tile: Tile, depth: int, parts: int) -> int:
+    """How many terms of the left factor lie side by side: a vector, by default, where they are copied so."""
+    vectors = copies_ahead(gpu, p) and terms_in_vectors(p, p.left, depth, parts)
+    stages = min(2, steps_of(p, parts, depth))
+    if not vectors or not fits_shared(p, tile, depth, gpu, stages, VECTOR):
+        return 1
+    if registers(p, tile, VECTOR) > gpu.registers:
+        return 1
+    return cfg.choose("terms", (VECTOR, 1), VECTOR)
 
 
 def _pair(tile: Tile) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -181,31 +200,38 @@ def ranked_tiles(p: Product, gpu: Gpu, shared: bool, parts: Sequence[int]) -> li
 
 def fits(p: Product, tile: Tile, gpu: Gpu, shared: bool) -> bool:
     rows, columns = tile.elements
-    registers = (rows * columns + rows + columns) * -(-p.group[0].dtype.bytes // 4) + 16
+    needed = registers(p, tile)
     if not shared:
-        registers += GUARDED * (rows * guarded(p.left) + columns * guarded(p.right))
+        needed += GUARDED * (rows * guarded(p.left) + columns * guarded(p.right))
     enough = tile.threads[0] * tile.threads[1] <= min(gpu.block_threads, THREADS)
-    return enough and registers <= gpu.registers and (not shared or fits_shared(p, tile, 4, gpu))
+    return enough and needed <= gpu.registers and (not shared or fits_shared(p, tile, 4, gpu))
 
 
-def fits_shared(p: Product, tile: Tile, depth: int, gpu: Gpu) -> bool:
-    width = p.group[0].dtype.bytes
+def registers(p: Product, tile: Tile, terms: int = 1) -> int:
+    rows, columns = tile.elements
+    return (rows * columns + rows * terms + columns) * -(-p.group[0].dtype.bytes // 4) + 16
+
+
+def fits_shared(p: Product, tile: Tile, depth: int, gpu: Gpu, stages: int = 1, terms: int = 1) -> bool:
     threads = tile.threads[0] * tile.threads[1]
     enough = all(b * depth >= threads for b in tile.block)
-    return enough and sum(lines(p, tile)) * depth * width <= gpu.shared
+    size = sum(map(math.prod, shared_shapes(p, tile, depth, terms)))
+    return enough and stages * size * p.group[0].dtype.bytes <= gpu.shared
 
 
-def lines(p: Product, tile: Tile) -> tuple[int, int]:
-    """Elements from one line of each factor in shared memory to the next.
+def shared_shapes(p: Product, tile: Tile, depth: int, terms: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Of the factors of a step in shared memory: (terms, rows) and (terms, columns), or (rows, terms).
 
-    Threads that are neighbours along the sum write to different lines, which should not begin in one bank.
-    Vectors stay aligned.
+    Threads that are neighbours along the sum write to different lines, and those of neighbouring rows read
+    such, which should not begin in one bank. Vectors stay aligned.
     """
-    rows, columns = (
-        block + max(4, vector) * along_sums(factor, p.sums)
+    left, right = (
+        (depth, block + max(4, vector) * along_sums(factor, p.sums))
         for block, vector, factor in zip(tile.block, tile.elements, (p.left, p.right))
     )
-    return rows, columns
+    if terms > 1:
+        left = (tile.block[0], depth + (4 - depth) % 8)
+    return left, right
 
 
 def parts_of(p: Product) -> list[int]:
@@ -268,21 +294,25 @@ class _Builder:
         self.lane, self.vectors = config.lane, columns // config.lane
         threads = config.tile.threads
         thread_row, thread_column = place_of_thread(threads, config.shared)
-        self.first_row = thread_row * self.rows
+        self.terms = config.terms
+        rows_lie = (self.rows, 1) if self.terms == 1 else (1, threads[0])
+        self.row = thread_row * rows_lie[0] + Var("of_rows") * rows_lie[1]
+        self.first_row = thread_row * self.rows  # where factors are read from where they are
         self.first_column = (Var("of_vectors") * threads[1] + thread_column) * self.lane
         self.blocks = Blocks(product, config.tile.block, threads[0] * threads[1], config.depth, config.parts)
         self.acc = Buffer("tile_c", self.dtype, (self.rows, self.vectors, self.lane), "register")
-        self.a = Buffer("tile_a", self.dtype, (self.rows,), "register")
+        a_shape = (self.rows,) if self.terms == 1 else (self.rows, self.terms)
+        self.a = Buffer("tile_a", self.dtype, a_shape, "register")
         self.b = Buffer("tile_b", self.dtype, (self.vectors, self.lane), "register")
 
     def shared_buffers(self) -> list[Buffer]:
         if not self.c.shared:
             return []
-        rows, columns = lines(self.p, self.c.tile)
-        places = (self.c.depth,) if self.c.stages == 1 else (self.c.stages, self.c.depth)
+        shapes = shared_shapes(self.p, self.c.tile, self.c.depth, self.terms)
+        places = () if self.c.stages == 1 else (self.c.stages,)
         return [
-            Buffer("shared_a", self.dtype, (*places, rows), "shared"),
-            Buffer("shared_b", self.dtype, (*places, columns), "shared"),
+            Buffer(name, self.dtype, (*places, *shape), "shared")
+            for name, shape in zip(("shared_a", "shared_b"), shapes)
         ]
 
     def thread(self, epilogue: Epilogue) -> Body:
@@ -305,11 +335,6 @@ class _Builder:
         return loop("of_rows", self.rows, columns, kind="unroll")
 
     @property
-    def row(self) -> Expr:
-        """Of the thread's element i, within the block."""
-        return self.first_row + Var("of_rows")
-
-    @property
     def column(self) -> Expr:
         """Of the thread's element (jo, jl), within the block."""
         return self.first_column + Var("of_lanes")
@@ -317,40 +342,49 @@ class _Builder:
     # --- through shared memory ----------------------------------------------------------------------------
 
     def staged_sum(self) -> Body:
-        multiply = loop("of_depth", self.c.depth, *self.multiply())
+        multiply = loop("of_depth", self.c.depth // self.terms, *self.multiply())
         return in_steps(self.blocks.steps, self.c.stages, self.staged, (multiply,))
 
     def staged(self, step: Expr) -> Body:
         """The factors of a step → their place in shared memory."""
         place = slot(step, self.c.stages)
 
-        def factor(buffer: Buffer) -> SharedFactor:
-            return SharedFactor(buffer, lambda k, at: (*place, k, at), later=self.c.stages > 1)
+        def factor(buffer: Buffer, by_rows: bool) -> SharedFactor:
+            def index(k: Expr, at: Expr) -> tuple[Expr, ...]:
+                return (*place, at, k) if by_rows else (*place, k, at)
+
+            return SharedFactor(buffer, index, later=self.c.stages > 1, by_rows=by_rows)
 
         a, b = self.shared_buffers()
-        return (*self.blocks.stage_rows(factor(a), step), *self.blocks.stage_columns(factor(b), step))
+        left, right = factor(a, self.terms > 1), factor(b, False)
+        return (*self.blocks.stage_rows(left, step), *self.blocks.stage_columns(right, step))
 
     def multiply(self) -> Body:
-        """One term of the sum for all elements of the thread."""
+        """One term of the sum for all elements of the thread, or a vector of them."""
         i, jo, jl = self.place
-        left = loop(
-            "of_rows", self.rows, self._load("tile_a", (i,), "shared_a", self.row), kind=_kind(self.rows)
-        )
-        right = loop(
-            "of_lanes",
-            self.lane,
-            self._load("tile_b", (jo, jl), "shared_b", self.column),
-            kind=_kind(self.lane),
-        )
-        return (left, loop("of_vectors", self.vectors, right, kind="unroll"), self.each(self.add()))
+        place, k, term = slot(Var("of_sums"), self.c.stages), Var("of_depth"), Var("of_terms")
+        if self.terms == 1:
+            load = self._load("tile_a", (i,), "shared_a", (*place, k, self.row))
+            left = loop("of_rows", self.rows, load, kind=_kind(self.rows))
+        else:
+            k = k * self.terms + term
+            load = self._load("tile_a", (i, term), "shared_a", (*place, self.row, k))
+            lanes = loop("of_terms", self.terms, load, kind="vector")
+            left = loop("of_rows", self.rows, lanes, kind="unroll")
+        load = self._load("tile_b", (jo, jl), "shared_b", (*place, k, self.column))
+        lanes = loop("of_lanes", self.lane, load, kind=_kind(self.lane))
+        right = loop("of_vectors", self.vectors, lanes, kind="unroll")
+        if self.terms == 1:
+            return (left, right, self.each(self.add(i)))
+        return (left, loop("of_terms", self.terms, right, self.each(self.add(i, term)), kind="unroll"))
 
-    def _load(self, target: str, index: tuple[Expr, ...], source: str, at: Expr) -> Stmt:
-        place = (*slot(Var("of_sums"), self.c.stages), Var("of_depth"), at)
-        return Store(target, index, Load(source, place, self.dtype))
+    def _load(self, to: str, index: tuple[Expr, ...], source: str, place: tuple[Expr, ...]) -> Stmt:
+        return Store(to, index, Load(source, place, self.dtype))
 
-    def add(self) -> Stmt:
-        i, jo, jl = self.place
-        product = Load("tile_a", (i,), self.dtype) * Load("tile_b", (jo, jl), self.dtype)
+    def add(self, *left: Expr) -> Stmt:
+        """The product of a column's factor and the row's, which is where `left` says."""
+        _, jo, jl = self.place
+        product = Load("tile_a", left, self.dtype) * Load("tile_b", (jo, jl), self.dtype)
         return Store("tile_c", self.place, Load("tile_c", self.place, self.dtype) + product)
 
     # --- from where the factors are -----------------------------------------------------------------------
@@ -358,7 +392,9 @@ class _Builder:
     def plain_sum(self) -> Body:
         part = self.blocks.sums_of_part
         k = Var("of_parts") * part + Var("of_sums")
-        body = digits(self.p.sums, k, (self.plain_rows(k), self.plain_columns(k), self.each(self.add())))
+        body = digits(
+            self.p.sums, k, (self.plain_rows(k), self.plain_columns(k), self.each(self.add(self.place[0])))
+        )
         return (loop("of_sums", part, *body),)
 
     def plain_rows(self, k: Expr) -> Stmt:
