@@ -12,6 +12,7 @@ from burnish.compiler.build_kernel import build_kernel
 from burnish.compiler.ir.scalar import Load, Var, const, lt, select
 from burnish.compiler.ir.types import F16, F32, I64, Layout
 from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
+from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import Einsum, MatMul
 from burnish.compiler.target import TARGETS
@@ -26,6 +27,7 @@ from ..ops.case import Case, build_graph
 from .cases import Drawn, check_all, check_meaning
 from .oclgrind import report
 from .test_copies import model
+from .test_tensor_cores import prefer
 
 SMALL = [
     Case(MatMul(), ("f32[5,11]", "f32[11,7]"), widen=20),
@@ -116,6 +118,16 @@ def test_grids_beyond_cudas_limits_are_of_one_axis(opencl, monkeypatch):
     monkeypatch.setattr(staging, "MOST_BLOCKS", 1)
     check_all(CASES, TARGETS["opencl"], only="tiles")
     check_meaning(SMALL[0], TARGETS["cuda-sm80"], "tiles")
+
+
+@pytest.mark.parametrize("reads", [None, LAST])
+def test_what_is_added_to_a_sum_joins_its_kernel_in_any_layout(monkeypatch, reads):
+    prefer("implicit_gemm", monkeypatch, reads)
+    residual = model("Conv", (1, 16, 9, 9), (16, 16, 3, 3), pads=[1, 1, 1, 1])
+    residual.graph.node[0].output[0] = "sum"
+    residual.graph.node.add(op_type="Add", input=["sum", "x"], output=["y"])
+    (found,) = (w.task for w in planned("residual", residual, TARGETS["cuda-sm80"], 1) if w.task.op.algorithm)
+    assert len(scheduled(found, FixedConfig({"parts": 1})).body) == 1
 
 
 def test_what_reads_memory_to_find_its_place_is_no_copy():
