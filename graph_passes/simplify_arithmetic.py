@@ -67,7 +67,17 @@ def combine_constants(r: Rewriter, node: Node) -> str | None:
         both = BINARY[node.op.fn].numpy(wide_array(left), wide_array(right))
     if both.size > max(left.size, right.size) or not _keeps_range(left, right, both):
         return None
+    if node.op.fn == "add" and _cancels(left, right, both):
+        return None
     return r.emit(node.op, inner.inputs[0], r.constant(both.astype(left.dtype), b))
+
+
+def _cancels(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> bool:
+    """Whether a sum of float constants is much smaller than they are: (x + a) + b then rounds x, on purpose
+    perhaps."""
+    least = np.minimum(np.abs(wide_array(a)), np.abs(wide_array(b)))
+    large = np.maximum(np.abs(wide_array(a)), np.abs(wide_array(b)))
+    return dtype_of(a).is_float and bool(((least > 0) & (np.abs(both) < large / 4)).any())
 
 
 def _keeps_range(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
-from ..ir.loops import If, Program, Stmt, Store, loop
+from ..ir.loops import Program, Stmt, Store, loop
 from ..ir.scalar import Expr, Var
 from ..ir.types import I64, DType, TensorType
 from .base import Op
@@ -250,30 +250,24 @@ class MaxRoiPool(Op):
 
 @dataclass(frozen=True)
 class MaxUnpool(Op):
-    """Zeros of `shape`, with the elements of x at the places that `MaxPool`'s second output names.
+    """Zeros of `shape`, with the elements of x at the places that `MaxPool`'s second output names. Inputs x,
+    places."""
 
-    Places count in a tensor of `counted`, whose elements outside of `shape` are dropped. Inputs x, places.
-    """
-
-    counted: tuple[int, ...]
     shape: tuple[int, ...]
 
     def infer(self, x: TensorType, places: TensorType) -> tuple[TensorType, ...]:
         if places.dims != x.dims or places.dtype is not I64:
             fail(f"input {x} and indices {places}: expected i64 indices of the same shape")
-        if not x.rank == len(self.counted) == len(self.shape) or min(*self.counted, *self.shape, 0) < 0:
-            fail(f"input {x} cannot be unpooled to {list(self.counted)} in {list(self.shape)}")
+        if x.rank != len(self.shape) or min(*self.shape, 0) < 0:
+            fail(f"input {x} cannot be unpooled to {list(self.shape)}")
         return (TensorType(x.dtype, self.shape),)
 
     def reference(self, x: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, ...]:
-        whole = np.zeros(prod(self.counted), x.dtype)
-        if np.any((places < 0) | (places >= whole.size)):
+        y = np.zeros(prod(self.shape), x.dtype)
+        if np.any((places < 0) | (places >= y.size)):
             raise IndexError("an index is outside the unpooled tensor")
-        whole[places.ravel()] = x.ravel()
-        y = np.zeros(self.shape, x.dtype)
-        common = tuple(slice(0, min(a, b)) for a, b in zip(self.counted, self.shape))
-        y[common] = whole.reshape(self.counted)[common]
-        return (y,)
+        y[places.ravel()] = x.ravel()
+        return (y.reshape(self.shape),)
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
         buffers = program_buffers(inputs, outputs)
@@ -284,14 +278,12 @@ class MaxUnpool(Op):
         place = register("place", I64)
         target: list[Expr] = []
         rest: Expr = get(place)
-        for extent in reversed(self.counted):
+        for extent in reversed(self.shape):
             target.insert(0, rest % extent)
             rest = rest // extent
-        inside = s.both(*(s.lt(t, d) for t, d, c in zip(target, self.shape, self.counted) if c > d))
-        store = Store(y.name, tuple(target), x[index])
         body = (
-            put(place, s.call("checked", places[index], s.const(prod(self.counted)))),
-            store if isinstance(inside, s.Const) else If(inside, (store,)),
+            put(place, s.call("checked", places[index], s.const(prod(self.shape)))),
+            Store(y.name, tuple(target), x[index]),
         )
         scatter = nest(names, x.shape, [allocated([place], *body)], "serial")
         return Program(self.name, tuple(buffers), (*clear, *scatter))

@@ -17,6 +17,8 @@ from .external_data import checked_bytes
 
 EAGER_BYTES = 1 << 20
 """Operators on constants are evaluated at once where inputs and outputs together stay below this."""
+ASKED_BYTES = 256 << 20
+"""The same of those whose results must be known."""
 EAGER_TOTAL_BYTES = 256 << 20
 """What such results may take together; beyond it, operators stay in the graph."""
 
@@ -36,6 +38,7 @@ class GraphBuilder(Decomposer):
         self.reserved: set[str] = set()  # names of the model's own values, never given to others
         self._age: dict[str, int] = {}  # value → how many were made before it
         self._evaluated_bytes = 0
+        self._asked: dict[str, np.ndarray] = {}  # values of nodes that stay
 
     def begin(self, node_name: str) -> None:
         """Starts the import of one ONNX node: what is emitted from here on bears its name."""
@@ -92,6 +95,31 @@ class GraphBuilder(Decomposer):
         self._evaluated_bytes += made
         self.nodes.pop()
         self.constants.update(zip(node.outputs, results))
+
+    def computed(self, value: str) -> np.ndarray | None:
+        """A value that is computed from constants alone; None if that takes too much or fails. Nodes stay."""
+        if value in self._asked:
+            return self._asked[value]
+        producers = {o: node for node in self.nodes for o in node.outputs}
+        needed, stack = set(), [value]
+        while stack:
+            node = producers.get(stack.pop())
+            if node is not None and not needed.issuperset(node.outputs):
+                needed.update(node.outputs)
+                stack += node.reads
+        found: dict[str, np.ndarray] = {}
+        for node in self.nodes:
+            if not needed.intersection(node.outputs):
+                continue
+            if sum(self.types[v].nbytes for v in (*node.reads, *node.outputs)) > ASKED_BYTES:
+                return None
+            given = [None if i is None else self.constants.get(i, found.get(i)) for i in node.inputs]
+            results = evaluate(node, given, self.types)
+            if results is None:
+                return None
+            found.update(zip(node.outputs, results))
+        self._asked[value] = found[value]
+        return found[value]
 
     def rename(self, old: str, new: str, since: Mark) -> None:
         """Gives a value made since the mark the name `new`, which must be unused."""

@@ -42,7 +42,7 @@ def load(source: str | Path | bytes | ModelProto) -> Model:
     for nodes in (skeleton.graph.node, *(f.node for f in skeleton.functions)):
         _inline_external(nodes, folder)
     _check_operators(skeleton, opsets)
-    _run_checker(skeleton)
+    _run_checker(_for_checker(skeleton, opsets.get("", NEWEST_OPSET)))
     return Model(proto, skeleton, folder, opsets)
 
 
@@ -151,7 +151,6 @@ def _skeleton(model: ModelProto) -> ModelProto:
             light.graph.initializer.append(t)
         elif t.name not in declared:
             light.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
-    _complete_types(light.graph)
     return light
 
 
@@ -201,6 +200,21 @@ def unknown_operator(node: NodeProto, opset: int | None) -> UnsupportedError:
         f"{node_label(node)}: operator {node.op_type} (domain {domain}, opset {opset}) is not supported; "
         "export the model with supported operators, or add it as docs/add-an-operator.md says"
     )
+
+
+def _for_checker(model: ModelProto, opset: int) -> ModelProto:
+    """A copy with what ONNX's checker insists on, and with what it would refuse in a domain of its own:
+    GroupNormalization before opset 21, deprecated because its scales were specified otherwise than elsewhere.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    _complete_types(copy.graph)
+    if opset < 21:
+        for node, owner, _ in _all_nodes(copy):
+            if owner is None and node.op_type == "GroupNormalization" and node.domain in ("", "ai.onnx"):
+                node.domain = "burnish.deprecated"
+        copy.opset_import.add(domain="burnish.deprecated", version=1)
+    return copy
 
 
 def _run_checker(model: ModelProto) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import AttributeProto, GraphProto
+from onnx import AttributeProto, GraphProto, ValueInfoProto
 
 from ...compiler.ops.movement import Concat, Reshape, Slice
 from ...errors import ModelError
+from .interface import declared_type
 from .registry import NodeContext
 
 if TYPE_CHECKING:
@@ -60,7 +61,11 @@ def _loop(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
             values.append(value)
         step += 1
     importer.g.begin(name)
-    return carried + [_stack(c, values, 0) for values in scanned]
+    collected = body.output[1 + len(carried) :]
+    return carried + [
+        _stack(c, values, 0, info, c.wants(n))
+        for n, (values, info) in enumerate(zip(scanned, collected), len(carried))
+    ]
 
 
 def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | None]:
@@ -88,7 +93,11 @@ def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
     importer.g.begin(name)
     to_axes = _per_value(c, "scan_output_axes", outputs)
     reverse = _per_value(c, "scan_output_directions", outputs)
-    return states + [_stack(c, v[::-1] if back else v, a) for v, a, back in zip(scanned, to_axes, reverse)]
+    collected = zip(scanned, to_axes, reverse, body.output[len(states) :])
+    return states + [
+        _stack(c, values[::-1] if back else values, axis, info, c.wants(n))
+        for n, (values, axis, back, info) in enumerate(collected, len(states))
+    ]
 
 
 def _per_value(c: NodeContext, attribute: str, count: int) -> list[int]:
@@ -126,10 +135,21 @@ def _element(c: NodeContext, value: str | None, axis: int, at: int) -> str:
     return c.one(Reshape((*shape[:axis], *shape[axis + 1 :])), part)
 
 
-def _stack(c: NodeContext, values: Sequence[str | None], axis: int) -> str:
-    """The values behind each other along a new axis."""
+def _stack(
+    c: NodeContext, values: Sequence[str | None], axis: int, info: ValueInfoProto, wanted: bool
+) -> str | None:
+    """The values behind each other along a new axis; of none, nothing of the size that the body declares."""
+    if not wanted:
+        return None
     if not values:
-        raise c.unsupported("a loop without iterations that collects outputs")
+        type = declared_type(info, f"{c.label}: output {info.name!r} of its body")
+        if type is None or not all(isinstance(d, int) for d in type.shape):
+            raise c.unsupported(
+                "collecting the outputs of no iterations", f"give {info.name!r} of its body a fixed shape"
+            )
+        shape = list(type.dims)
+        shape.insert(axis % (len(shape) + 1), 0)
+        return c.const(np.zeros(shape, type.dtype.numpy))
     parts = []
     for value in values:
         if value is None:

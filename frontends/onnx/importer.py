@@ -83,7 +83,7 @@ class Importer:
         initializers = {t.name for t in graph.initializer}
         inputs = [i for i in graph.input if i.name not in initializers or i.name in values]
         readers = {i: node_label(node) for node in reversed(graph.node) for i in node.input}
-        types, known = resolve_inputs(inputs, shapes, dims, values, readers)
+        types, _ = resolve_inputs(inputs, shapes, dims, values, readers)
         for name, type in types.items():
             if name in values:
                 self.g.add_constant(name, np.asarray(values[name]))
@@ -94,8 +94,8 @@ class Importer:
         self.nodes(self.model.skeleton.graph.node, scope)
         outputs = self._outputs([o.name for o in graph.output], scope)
         held = {n: self.g.types[v] for n, v in scope.values.items() if v is not None}
-        check_declared(graph.value_info, "value", held, known, self._makers)
-        check_declared(graph.output, "graph output", held, known, self._makers)
+        check_declared(graph.value_info, "value", held, self._makers)
+        check_declared(graph.output, "graph output", held, self._makers)
         return self._graph(graph, tuple(n for n in types if n not in values), outputs)
 
     def _reserve_names(self, graph: GraphProto) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def resolve_inputs(
     values: Mapping[str, np.ndarray],
     readers: Mapping[str, str],
 ) -> tuple[dict[str, TensorType], dict[str, int]]:
-    """Static types of the inputs, and the sizes of all named dims. `readers`: input → a node that reads it.
+    """Static types of the inputs, and the sizes of named dims. `readers`: input → a node that reads it.
 
     InputError if what the user gave contradicts the model, UnsupportedError if a size stays open.
     """
@@ -63,7 +63,8 @@ def resolve_inputs(
     given_shapes = {n: _sizes(s, f"the shape given for {n!r}") for n, s in shapes.items()}
     given_shapes |= {n: np.shape(v) for n, v in values.items()}
     for name, shape in given_shapes.items():
-        _bind(name, shape, declared[name], known)
+        _bind(name, shape, declared[name], known, dims)
+    known = {dim: size for dim, size in known.items() if size != OPEN}
     types = {}
     for info in inputs:
         name, type = info.name, declared[info.name]
@@ -106,8 +107,14 @@ def _known_dims(dims: Mapping[str, int], declared: Mapping[str, TensorType | Non
     return known
 
 
-def _bind(name: str, shape: tuple[int, ...], type: TensorType | None, known: dict[str, int]) -> None:
-    """Checks a given shape against the declared one and learns the sizes of its symbols."""
+OPEN = -1
+"""Of a name that has different sizes: exporters name sums like a part of them, or every size alike."""
+
+
+def _bind(
+    name: str, shape: tuple[int, ...], type: TensorType | None, known: dict[str, int], given: Container[str]
+) -> None:
+    """Checks a given shape against the declared one and learns the sizes of its symbols, but `given` ones."""
     if any(d < 0 for d in shape):
         raise InputError(f"the shape given for {name!r} is {list(shape)}; sizes must be 0 or more")
     if type is None:
@@ -116,8 +123,10 @@ def _bind(name: str, shape: tuple[int, ...], type: TensorType | None, known: dic
     for size, dim in zip(shape, type.shape):
         if isinstance(dim, int):
             fits &= size == dim
-        elif dim != "?":
-            fits &= known.setdefault(dim, size) == size
+        elif dim in given:
+            fits &= known[dim] == size
+        elif dim != "?" and known.setdefault(dim, size) != size:
+            known[dim] = OPEN
     if not fits:
         bound = {d: known[d] for d in type.shape if isinstance(d, str) and d in known}
         where = f", where {', '.join(f'{k}={v}' for k, v in bound.items())}" if bound else ""
@@ -150,10 +159,12 @@ def check_declared(
     infos: Sequence[ValueInfoProto],
     kind: str,
     inferred: Mapping[str, TensorType],
-    known: Mapping[str, int],
     makers: Mapping[str, str],
 ) -> None:
-    """ModelError where the model declares another dtype or fixed size than was inferred."""
+    """ModelError where the model declares another dtype, rank or fixed size than was inferred.
+
+    Exporters declare 0 for what they do not know, and give one name to sizes that differ.
+    """
     for info in infos:
         actual = inferred.get(info.name)
         if actual is None:
@@ -168,7 +179,6 @@ def check_declared(
         declared = declared_type(info, what)
         if declared is None:
             continue
-        sizes = [known.get(d, d) if isinstance(d, str) else d for d in declared.shape]
-        same = [d == a for d, a in zip(sizes, actual.dims) if isinstance(d, int)]
+        same = (d in (a, 0) for d, a in zip(declared.shape, actual.dims) if isinstance(d, int))
         if declared.rank != actual.rank or not all(same):
             raise ModelError(f"{what} is declared as {declared}, but computes {actual}")

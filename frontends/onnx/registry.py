@@ -95,12 +95,18 @@ class NodeContext:
             raise ModelError(f"{self.label}: the input for its {what} is missing")
         if value in self.g.constants:
             return self.g.constants[value]
+        decides = f"{self.label}: its {what} decides shapes, so it must be known when compiling, but"
         sources = self.value_sources(value)
-        raise NeedsValueError(
-            f"{self.label}: its {what} decides shapes, so it must be known when compiling, but it is "
-            f"computed from {', '.join(map(repr, sources)) or 'nothing'}; give that input's value",
-            sources,
-        )
+        if sources:
+            names = ", ".join(map(repr, sources))
+            raise NeedsValueError(f"{decides} it is computed from {names}; give that input's value", sources)
+        array = self.g.computed(value)
+        if array is None:
+            raise UnsupportedError(
+                f"{decides} it cannot be computed then: its constants are too large or an operator fails; "
+                "simplify the model (onnxsim) or store the value in it"
+            )
+        return array
 
     def optional_value(self, value: str | None, what: str) -> np.ndarray | None:
         return None if value is None else self.value(value, what)

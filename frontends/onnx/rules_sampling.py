@@ -50,15 +50,20 @@ def max_roi_pool(c: NodeContext, x: str, rois: str) -> tuple[str, ...]:
 
 @onnx("MaxUnpool", since=9)
 def max_unpool(c: NodeContext, x: str, places: str, output_shape: str | None = None) -> tuple[str, ...]:
+    """Places count in the output, which is as large as what MaxPool read.
+
+    ONNX's test of `output_shape` counts in the size without it; onnxruntime does not either (onnx/onnx#2398).
+    """
     v = window(c, x, tuple(c.required("kernel_shape")), auto_pad=False)
+    if output_shape is not None:
+        return c.emit(MaxUnpool(c.ints(output_shape, "output_shape")), x, places)
     dims = c.type(x).dims
     rank = len(dims) - 2
-    counted = dims[:2] + tuple(
+    shape = dims[:2] + tuple(
         (n - 1) * st - p - q + k
         for n, st, p, q, k in zip(dims[2:], v.strides, v.pads[:rank], v.pads[rank:], v.kernel)
     )
-    shape = counted if output_shape is None else c.ints(output_shape, "output_shape")
-    return c.emit(MaxUnpool(counted, shape), x, places)
+    return c.emit(MaxUnpool(shape), x, places)
 
 
 @onnx("Col2Im", since=18)

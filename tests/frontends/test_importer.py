@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from burnish.compiler.ir.graph import Graph, interpret, verify
-from burnish.errors import BurnishError, InputError, ModelError, NeedsValueError
+from burnish.errors import BurnishError, InputError, ModelError, NeedsValueError, UnsupportedError
 from burnish.frontends.onnx.importer import import_onnx
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -111,6 +111,55 @@ def test_large_constants_are_left_to_the_fold_pass():
     assert ops(import_onnx(m)) == ["Unary", "Binary"]
 
 
+def test_what_decides_shapes_may_be_computed_from_large_constants():
+    nodes = [
+        node("ReduceMax", ["w"], ["most"], axes=[0], keepdims=0),
+        node("Cast", ["most"], ["times"], to=I64),
+        node("Tile", ["x", "times"], ["y"]),
+    ]
+    w = weight("w", np.tile(np.float32([2, 1]), (300_000, 1)))
+    _, out = run(model(nodes, [X], [untyped("y")], [w], opset=13))
+    np.testing.assert_array_equal(out["y"], np.tile(ARRAY, (2, 1)))
+
+
+def test_sizes_are_scaled_as_exporters_count():
+    """0.7 in f32 is a little less."""
+    m = model([node("Resize", ["x", "", "s"], ["y"])], [value("x", (10, 5))], [value("y", (7, 7))])
+    m.graph.initializer.append(weight("s", [0.7, 1.4]))
+    assert import_onnx(m).types["y"].dims == (7, 7)
+
+
+def test_what_was_pooled_goes_back_where_it_came_from():
+    """Also where the size of what was pooled is said, since it was odd."""
+    x = np.random.default_rng(0).permutation(40).reshape(1, 1, 8, 5).astype(np.float32)
+    nodes = [
+        node("MaxPool", ["x"], ["p", "i"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("MaxUnpool", ["p", "i", "s"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    m = model(nodes, [value("x", x.shape)], [untyped("y")], [weight("s", x.shape, np.int64)])
+    _, out = run(m, {"x": x})
+    largest = x[:, :, :, :4].reshape(1, 1, 4, 2, 2, 2).max((3, 5), keepdims=True)
+    largest = np.broadcast_to(largest, (1, 1, 4, 2, 2, 2)).reshape(1, 1, 8, 4)
+    np.testing.assert_array_equal(out["y"][..., :4], np.where(x[..., :4] == largest, x[..., :4], 0))
+    assert not out["y"][..., 4].any()
+
+
+def test_an_operator_that_was_deprecated_for_how_it_was_specified():
+    x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
+    m = model(
+        [node("GroupNormalization", ["x", "scale", "bias"], ["y"], num_groups=2)],
+        [value("x", x.shape)],
+        [value("y", x.shape)],
+        [weight("scale", [2, 3]), weight("bias", [1, -1])],
+        opset=18,
+    )
+    _, out = run(m, {"x": x})
+    groups = x.reshape(2, 2, 6)
+    even = (groups - groups.mean(2, keepdims=True)) / np.sqrt(groups.var(2, keepdims=True) + 1e-5)
+    expected = even * np.float32([[2], [3]]) + np.float32([[1], [-1]])
+    np.testing.assert_allclose(out["y"], expected.reshape(x.shape), rtol=1e-4, atol=1e-5)
+
+
 class TestSizes:
     M = model(
         [node("Add", ["x", "z"], ["y"])],
@@ -130,8 +179,21 @@ class TestSizes:
         )
         assert import_onnx(other, shapes={"x": (7, 3)}).types["z"].dims == (7,)
 
-    def test_a_declared_output_that_contradicts_a_bound_size_is_refused(self):
-        bad = model([node("Transpose", ["x"], ["y"])], [value("x", ("N", 3))], [value("y", ("N", 3))])
+    def test_names_of_sizes_need_not_mean_one_size(self):
+        """Transformers with a past name its length like the sum of both."""
+        nodes = [node("Concat", ["x", "p"], ["t"], axis=0), node("Add", ["t", "m"], ["y"])]
+        inputs = [value("x", ("N", 3)), value("p", ("P", 3)), value("m", ("P", 1))]
+        m = model(nodes, inputs, [value("y", ("P", 3))], infos=[value("t", (0, 3))])
+        g = import_onnx(m, shapes={"x": (1, 3), "p": (4, 3), "m": (5, 1)})
+        assert g.types["y"].dims == (5, 3)
+        with pytest.raises(UnsupportedError, match="the size 'P' that is not known"):
+            also = [*nodes, node("Neg", ["q"], ["r"])], [*inputs, value("q", ("P",))], [untyped("r")]
+            import_onnx(model(*also), shapes={"x": (1, 3), "p": (4, 3), "m": (5, 1)})
+        with pytest.raises(InputError, match=r"where P=4; the shape .5, 1. does not fit"):
+            import_onnx(m, dims={"P": 4}, shapes={"x": (1, 3), "m": (5, 1)})
+
+    def test_a_declared_rank_that_is_wrong_is_refused(self):
+        bad = model([node("Neg", ["x"], ["y"])], [value("x", ("N", 3))], [value("y", ("N",))])
         with pytest.raises(ModelError, match="declared"):
             import_onnx(bad, dims={"N": 5})
 
@@ -242,6 +304,20 @@ class TestControlFlow:
         np.testing.assert_array_equal(out["y"], ARRAY * 16)
         np.testing.assert_array_equal(out["sums"].ravel(), ARRAY.sum() * np.float32([2, 4, 8, 16]))
         assert out["sums"].shape == (4, 1, 1)
+
+    def test_of_no_iterations_nothing_is_collected(self):
+        m = self.loop("")
+        m.graph.initializer[0].CopyFrom(weight("count", 0, np.int64))
+        _, out = run(m)
+        np.testing.assert_array_equal(out["y"], ARRAY)
+        assert out["sums"].shape == (0, 1, 1)
+        body = m.graph.node[0].attribute[0].g
+        body.output[2].CopyFrom(untyped("s"))
+        with pytest.raises(UnsupportedError, match="outputs of no iterations is not supported; give 's'"):
+            run(m)
+        m.graph.node[0].output[1] = ""
+        del m.graph.output[1]
+        np.testing.assert_array_equal(run(m)[1]["y"], ARRAY)
 
     def test_a_scan_is_unrolled(self):
         body = graph(

@@ -142,7 +142,7 @@ CASES = {
     "x / c => x * (1 / c), c a power of two": (X, lambda g, x: binary(g, "div", x, num(-8)), ["Binary"]),
     "(x + a) + b => x + (a + b)": (
         X,
-        lambda g, x: binary(g, "add", binary(g, "add", x, f32(5)), num(2)),
+        lambda g, x: binary(g, "add", binary(g, "add", x, np.abs(f32(5))), num(2)),
         ["Binary"],
     ),
     "x ** 2 => x * x": (
