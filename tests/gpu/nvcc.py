@@ -1,6 +1,7 @@
 """Kernels compiled for NVIDIA GPUs, without one.
 
-python -m tests.gpu.nvcc NETWORK…   those of networks of the zoo, for sm_80 and sm_90: what ptxas says of each
+python -m tests.gpu.nvcc NETWORK[:PRECISION]…   those of networks of the zoo, for sm_80 and sm_90: what ptxas
+                                                says of each
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.target import Target, get_target
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.make_tasks import kernel_tasks
+from burnish.graph_passes.plan_layout import PlanOptions
 from burnish.models import zoo
 from burnish.pipeline import optimise
 
@@ -66,8 +68,10 @@ def compiled(sources: Iterable[str], target: Target) -> list[Resources]:
 
 
 def sources_of(network: str, target: Target) -> list[str]:
-    """Every different kernel of a network of the zoo."""
-    graph = optimise(import_onnx(zoo.build(network)), target, 1)
+    """Every different kernel of a network of the zoo, NAME or NAME:PRECISION."""
+    name, _, precision = network.partition(":")
+    options = PlanOptions(precision=precision or "f32")
+    graph = optimise(import_onnx(zoo.build(name)), target, 1, options=options)
     tasks = {task.key: task for task in kernel_tasks(graph, target, 1).values()}
     symbols = ((task, f"{task.name}_{task.digest[:8]}") for task in tasks.values())
     return [build_kernel(task, DefaultConfig(), symbol).object.decode() for task, symbol in symbols]
