@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -110,4 +111,7 @@ def cli() -> None:
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what the encoding lacks is a question mark, not an error
+            stream.reconfigure(errors="replace")
     cli.main(prog_name="burnish")

@@ -61,11 +61,14 @@ class BurnishRep(BackendRep):
         while True:
             values = {n: feed[n] for n in self._deciding}
             shapes = {n: a.shape for n, a in feed.items() if n not in values} if self._open else {}
+            options = dict(self._options)
+            shapes |= options.pop("shapes", None) or {}
+            values |= options.pop("values", None) or {}
             key = tuple((n, a.shape, a.tobytes()) for n, a in values.items()) + tuple(shapes.items())
             if key in self._modules:
                 return self._modules[key]
             try:
-                module = self._compile(self._model, values=values, shapes=shapes, **self._options)
+                module = self._compile(self._model, values=values, shapes=shapes, **options)
             except NeedsValueError as error:
                 self._require(error)
                 continue
@@ -125,10 +128,10 @@ class BurnishBackend(Backend):
     ) -> tuple[np.ndarray, ...]:
         """Runs one operator; `outputs_info` (dtype and shape of each output) may be omitted."""
         helper = onnx.helper
-        names = [n for n in node.input if n]
+        given = dict(zip((n for n in node.input if n), inputs, strict=True))
         infos = [
             helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in zip(names, inputs, strict=True)
+            for n, a in given.items()
         ]
         outputs = []
         unknown: list[Any] = [(None, ())] * len(node.output)
@@ -141,11 +144,14 @@ class BurnishBackend(Backend):
         graph = helper.make_graph([node], node.op_type, infos, [o for o in outputs if o.name])
         version = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
-        return cls.run_model(model, list(inputs), device, **kwargs)
+        return cls.run_model(model, given, device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        return Device(device).type == DeviceType.CPU
+        try:
+            return Device(device).type == DeviceType.CPU
+        except (AttributeError, ValueError):  # a kind that ONNX does not know
+            return False
 
 
 is_compatible = BurnishBackend.is_compatible

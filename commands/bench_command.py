@@ -4,6 +4,7 @@ board, bench_counts.py counts instructions and bench_counts_report.py prints."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,7 +32,7 @@ from .bench import BenchResult, bench
 from .bench_counts import CountResult
 from .bench_counts import count as count_instructions
 from .cuda_machine import CudaMachine, measure_cuda
-from .files import check_writable, write_file
+from .files import check_different, check_writable, write_file
 from .options import (
     SEED,
     compile_options,
@@ -147,6 +148,7 @@ def command(
     for path in (json_file, markdown):
         if path:
             check_writable(path)
+    check_different(json_file, markdown, records)
     machine = get_target(target)
     emulated = machine.kind == "cpu" and machine.arch in ARCHITECTURES and not runs_here(machine)
     tuning = {"trials": trials, "budget": budget} if trials is not None or budget is not None else {}
@@ -155,8 +157,14 @@ def command(
     if root is not None and not emulated:
         raise InputError("--root is for targets that run under an emulator; see --target")
     sources = [
-        find_source(model, only_model=True, batch=batch) for model in models for batch in batches or (None,)
+        find_source(model, dims, only_model=True, batch=batch)
+        for model in models
+        for batch in batches or (None,)
     ]
+    if twice := [name for name, count in Counter(s.name for s in sources).items() if count > 1]:
+        raise InputError(
+            f"two of the models are called {twice[0]}: rename a file, so that rows can be told apart"
+        )
     unknown = [name for name in tflite if name not in {source.name for source in sources}]
     if unknown:
         raise InputError(f"--tflite {unknown[0]}: that is none of the models")
@@ -190,12 +198,12 @@ def command(
                 measured = partial(own, measure=True, records=records, precision=kind)
                 _measure_ahead(networks, threads, measured)
         result = _timed(networks, contestants, machine, gpu, threads=threads, rounds=rounds, seed=seed)
+    report = reports.report(result)
+    report.show()
     if json_file:
         write_file(json_file, reports.to_json(result))
-    report = reports.report(result)
     if markdown:
         write_file(markdown, report.to_markdown())
-    report.show()
 
 
 def _counted(
@@ -283,7 +291,7 @@ def _find_cuda(target: Target) -> CudaDevice | str:
 @contextmanager
 def _status() -> Iterator[Callable[[str], None]]:
     """Where what happens next is told: in a line that changes, on a terminal."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     with console.status("starting") as status:
 
         def progress(message: str) -> None:

@@ -18,13 +18,15 @@ from .files import megabytes
 @click.option("--path", is_flag=True, help="Print only the folder.")
 def command(clear, path):
     """Show where kernels, programs of GPUs and the compiled runtime are kept, and how much there is."""
+    if clear and path:
+        raise InputError("--path prints, --clear deletes; give one of them")
     root = cache_dir()
     if path:
         click.echo(root)
         return
     if not clear:
         click.echo(f"{root}{'' if root.is_dir() else ' (not there yet)'}")
-    for name in ("kernels", "programs", "runtime", "mali"):
+    for name in ("kernels", "programs", "cuda", "runtime", "mali"):
         entries = _entries(root / name)
         size = megabytes(sum(_size(entry) for entry in entries))
         if clear:

@@ -82,6 +82,10 @@ def command(
     source = find_source(model, dims, only_model=True)
     log = Log(check_folder(dump) if dump else None)
     if stop_after:
+        if measure or records or weights != WEIGHTS[0]:
+            raise InputError(
+                "--stop-after shows the graph by predicted costs; leave out --measure, --records, --weights"
+            )
         machine = get_target(target)
         known = ["import", *passes(machine, threads or host_threads())]
         if stop_after not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import tempfile
@@ -26,6 +27,28 @@ def check_writable(path: Path, suffixes: Iterable[str] = ()) -> Path:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     return path
+
+
+def check_different(*paths: Path | None) -> None:
+    """InputError if two of the files are one: what is written last would replace the other."""
+    seen: set[Path] = set()
+    for path in paths:
+        if path is not None and path.resolve() in seen:
+            raise InputError(f"{path} is named for two things; give each a file of its own")
+        seen |= {path.resolve()} if path is not None else set()
+
+
+def file_names(values: Iterable[str]) -> list[str]:
+    """Of values' names, each another one."""
+    found: list[str] = []
+    for value in values:
+        name = first = file_name(value)
+        for n in itertools.count(1):
+            if name not in found:
+                break
+            name = f"{first}_{n}"
+        found.append(name)
+    return found
 
 
 def check_folder(path: Path) -> Path:

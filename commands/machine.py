@@ -125,8 +125,12 @@ def _timed(work: Callable[[int], object], threads: int) -> float:
         spans[index] = (start, time.perf_counter())
 
     others = [threading.Thread(target=body, args=(index,)) for index in range(1, threads)]
-    for thread in others:
-        thread.start()
+    try:
+        for thread in others:
+            thread.start()
+    except BaseException:
+        barrier.abort()
+        raise
     body(0)
     for thread in others:
         thread.join()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,37 +16,52 @@ from ..graph_passes.plan_layout import PRECISIONS
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+MOST_DIGITS = 18  # of a number: 63 bits
+MOST_COUNT = {"--threads": 1024}  # BURNISH_MAX_THREADS of burnish.h
+LARGEST = 1 << 31  # of other counts
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= MOST_DIGITS
+
+
+def _once(option: str, name: str, found: Container[str]) -> str:
+    if name in found:
+        raise InputError(f"{option} gives {name!r} twice")
+    return name
+
+
 def parse_shapes(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
     """x:1x3x224x224 → {"x": (1, 3, 224, 224)}; nothing after the colon is a scalar."""
-    shapes = {}
+    shapes: dict[str, Any] = {}
     for text in texts:
         name, colon, sizes = text.rpartition(":")
         parts = [part.strip() for part in sizes.split("x")] if sizes.strip() else []
-        if not colon or not name or not all(part.isdecimal() for part in parts):
+        if not colon or not name or not all(map(_is_number, parts)):
             raise InputError(f"--shape {text!r}: expected NAME:SIZExSIZE…, such as x:1x3x224x224")
-        shapes[name] = tuple(map(int, parts))
+        shapes[_once("--shape", name, shapes)] = tuple(map(int, parts))
     return shapes
 
 
 def parse_dims(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
     """batch=8 → {"batch": 8}"""
-    dims = {}
+    dims: dict[str, int] = {}
     for text in texts:
         name, equals, size = text.rpartition("=")
-        if not equals or not name or not size.strip().isdecimal():
+        if not equals or not name or not _is_number(size.strip()):
             raise InputError(f"--dim {text!r}: expected NAME=SIZE, such as batch=8")
-        dims[name] = int(size)
+        dims[_once("--dim", name, dims)] = int(size)
     return dims
 
 
 def parse_files(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Path]:
     """x=x.npy → {"x": Path("x.npy")}"""
-    files = {}
+    files: dict[str, Path] = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise InputError(f"{option.opts[0]} {text!r}: expected NAME=FILE")
-        files[name] = Path(path)
+        files[_once(option.opts[0], name, files)] = Path(path)
     return files
 
 
@@ -62,8 +77,9 @@ def parse_precisions(ctx: click.Context, option: click.Parameter, text: str) -> 
 def parse_counts(ctx: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
     """1,2 → (1, 2)"""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"{option.opts[0]} {text!r}: expected numbers from 1 on, such as 1,2")
+    most = MOST_COUNT.get(option.opts[0], LARGEST)
+    if not all(_is_number(part) and 0 < int(part) <= most for part in parts):
+        raise InputError(f"{option.opts[0]} {text!r}: expected numbers from 1 to {most}, such as 1,2")
     return tuple(dict.fromkeys(map(int, parts)))
 
 
@@ -80,7 +96,7 @@ def parse_size(ctx: click.Context | None, option: click.Parameter | None, text: 
     """64MB → 64000000, 1.5GiB → 1610612736; a number alone is bytes."""
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
+    match = re.fullmatch(rf"(\d{{1,{MOST_DIGITS}}}(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
     unit = UNITS.get(match[2]) if match else None
     if not match or unit is None or float(match[1]) * unit < 1:
         raise InputError(f"--memory-limit {text!r}: expected a size such as 64MB or 1.5GiB")
@@ -96,7 +112,7 @@ def parse_duration(
     """10m → 600.0, 1.5h → 5400.0; a number alone is seconds."""
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip())
+    match = re.fullmatch(rf"(\d{{1,{MOST_DIGITS}}}(?:\.\d+)?) ?([a-z]*)", text.strip())
     unit = _SECONDS.get(match[2]) if match else None
     if not match or unit is None or not float(match[1]):
         raise InputError(f"--budget {text!r}: expected a time such as 90s, 10m or 1.5h")

@@ -13,13 +13,13 @@ from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.assign_layouts import memory_of_plans
 from ..graph_passes.plan_layout import MODES
 from ..graph_passes.predict_gpu import predicted_cost
-from ..pipeline import optimise, plan_options, price
+from ..pipeline import optimise, plan_options, price, records_path
 from .files import check_writable, megabytes, write_file
 from .options import ACCURACY, MEASURE, MEMORY_LIMIT, PRECISION, RECORDS, THREADS, model_options
 from .plan_page import page
 from .plan_report import SUMMARY_TITLES, Item, Report, microseconds, report, summary
 from .progress import show_progress
-from .report import console_of
+from .report import NAME, console_of
 from .source import find_source
 
 WIDTH = 170
@@ -54,7 +54,7 @@ def command(
     graph = import_onnx(source.model, shapes=shapes, dims=dims)
     graph = optimise(graph, machine, workers, stop_after="fuse")
     options = plan_options(machine, plan, accuracy, memory_limit, precision)
-    known = {"measure": measure, "records": records}
+    known = {"measure": measure, "records": records and records_path(records, measure)}
     with show_progress() as progress:
         cost = price(graph, machine, workers, options, **known, progress=progress)
     memory = memory_of_plans(graph, machine, workers)
@@ -73,7 +73,7 @@ def _items(found: Report) -> Table:
     title = f"{found.title}: {found.mode} plan"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, show_footer=True)
     for name in ("node", "operators", "algorithm", "reads", "writes"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", min_width=NAME if name in ("node", "operators") else 6)
     table.add_column("choices", justify="right")
     for name in ("predicted", "measured"):
         total = microseconds(found.total(name)) if name == "predicted" or found.has_measured else ""

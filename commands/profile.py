@@ -22,7 +22,7 @@ from .files import check_writable, write_file
 from .machine import Limits, measure_limits
 from .options import SEED, THREADS, compile_options
 from .profile_offline import offline_table, offline_totals, profile_offline
-from .report import console_of
+from .report import NAME, console_of
 from .source import find_source, open_module, random_feeds
 
 WIDTH = 150  # where there is no terminal
@@ -135,7 +135,7 @@ def table(result: Profile, limits: Limits, by_time: bool) -> Table:
     peak = limits.gflops[result.threads]
     made = Table(box=box.SIMPLE)
     for name in ("kernel", "node"):
-        made.add_column(name, overflow="fold")
+        made.add_column(name, overflow="fold", min_width=NAME)
     for name in ("µs", "share", "GFLOP/s", "of peak", "GB/s", "tasks"):
         made.add_column(name, justify="right", no_wrap=True)
     for line in sorted(result.lines, key=lambda x: -x.seconds) if by_time else result.lines:

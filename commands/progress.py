@@ -24,12 +24,12 @@ Report = Callable[[str, int, int], None]
 @contextmanager
 def show_progress(console: Console | None = None) -> Iterator[Report]:
     """A function (what is done, done, total) for `pipeline.compile`: measuring first, then compiling."""
-    console = console or Console(stderr=True)
+    console = console or Console(stderr=True, markup=False, emoji=False)
     if not console.is_terminal:
         yield _plain(console)
         return
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    columns = (BarColumn(), MofNCompleteColumn(), *times, TextColumn("{task.description}"))
+    columns = (BarColumn(), MofNCompleteColumn(), *times, TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("importing", total=None)
         before = 0

@@ -93,4 +93,4 @@ def import_file(source, records):
 def _read(records: Path | None) -> list[Record]:
     if records is not None and not records.exists():
         raise InputError(f"there is no file {str(records)!r}; expected records (.jsonl)")
-    return read(records or default_path())[0]
+    return read(records or default_path(), whole=True)[0]

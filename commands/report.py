@@ -10,12 +10,16 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 WIDTH = 150  # where there is no terminal
+NARROWEST = 110  # on a terminal: below it, names would vanish; it wraps lines instead
+NAME = 16  # characters of a name's column, at least
 
 
 def console_of(width: int) -> Console:
-    """Standard output: as wide as the terminal, or as given where there is none."""
+    """Standard output: as wide as the terminal, or as given where there is none. Text is no markup."""
     terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=width)
+    if terminal.is_terminal:
+        width = max(terminal.width, NARROWEST)
+    return Console(width=width, markup=False, emoji=False)
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Report:
 
     def to_text(self) -> str:
         """What `show` prints where there is no terminal."""
-        console = Console(width=WIDTH, color_system=None, force_terminal=False)
+        console = Console(width=WIDTH, color_system=None, force_terminal=False, markup=False, emoji=False)
         with console.capture() as captured:
             self.show(console)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"

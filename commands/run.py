@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from ..errors import InputError
-from .files import check_folder, file_name, write_file
+from .files import check_folder, file_names, write_file
 from .options import SEED, THREADS, compile_options, parse_files
 from .source import find_source, open_module, random_feeds
 
@@ -49,10 +49,11 @@ def command(source, files, output, shapes, dims, target, cache, threads, seed):
     for name in known:
         made = f"from {files[name]}" if name in files else f"random, seed {seed}"
         click.echo(f"input  {known[name]}  {made}")
-    for info, array in zip(module.outputs, module.run(feeds).values()):
+    names = file_names(info.name for info in module.outputs)
+    for info, name, array in zip(module.outputs, names, module.run(feeds).values()):
         click.echo(f"output {info}  {summary(array)}")
         if output:
-            path = output / f"{file_name(info.name)}.npy"
+            path = output / f"{name}.npy"
             write_file(path, npy_bytes(array))
             click.echo(f"  wrote {path}")
 
@@ -66,7 +67,9 @@ def read_array(path: Path, info: Any) -> np.ndarray:
         return np.frombuffer(data, info.dtype).reshape(info.shape)
     try:
         array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # damaged files raise what their parts do
         raise InputError(f"{path} is not a .npy file of numbers: {error}") from None
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path} is an archive of arrays; expected one array")

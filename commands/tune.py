@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 
 import click
 from rich import box
@@ -17,9 +18,10 @@ from ..op_tuner.forecast import Forecast
 from ..op_tuner.measure import require_runnable
 from ..op_tuner.model import OBJECTIVES
 from ..op_tuner.tuner import STRATEGIES
+from ..op_tuner.workers import checked_address
 from ..pipeline import require_precision
 from ..tuning import BUDGET, Tuning, simulates, tune
-from .files import check_writable, write_file
+from .files import check_different, check_writable, write_file
 from .machine import measure_limits
 from .options import (
     ACCURACY,
@@ -32,7 +34,7 @@ from .options import (
     parse_duration,
 )
 from .progress import show_progress
-from .report import console_of
+from .report import NAME, console_of
 from .source import find_source
 from .tune_page import page
 
@@ -102,12 +104,15 @@ def command(
     with the same target, threads and plan, uses the fastest configs.
     """
     require_precision(get_target(target), precision)  # before anything is said
+    if workers is not None:
+        checked_address(workers)
     if workers is None and not simulates(get_target(target)):
         require_runnable(get_target(target))
     if records is not None:
         check_writable(records, (".jsonl",))
     if html:
         check_writable(html)
+    check_different(html, records, Path(model))
     source = find_source(model, dims, only_model=True)
     search = {"trials": trials, "budget": budget, "strategy": strategy, "objective": objective, "seed": seed}
     planning = {"plan": plan, "accuracy": accuracy, "precision": precision, "memory_limit": memory_limit}
@@ -121,7 +126,7 @@ def command(
     console = console_of(WIDTH)
     console.print(_table(found), soft_wrap=True)
     same = _repeated(found, shapes=shapes, dims=dims, target=target, **planning)
-    for text in (*_changes(found), _summary(found, f"burnish compile {model} {same} -o MODULE")):
+    for text in (*_changes(found), _summary(found, f"burnish compile {quote(model)} {same} -o MODULE")):
         console.print(text, highlight=False, soft_wrap=True, markup=False)
     if html:
         write_file(html, page(found, source.name, measure_limits((found.threads,))))
@@ -155,8 +160,8 @@ def _table(found: Tuning) -> Table:
     network = _times(found.before, found.after)
     compared = [(k.count, *k.inside) for k in found.kernels if k.count and k.inside]
     inside = (sum(k[0] * k[n] for k in compared) for n in (1, 2))
-    table.add_column("kernel", "network", overflow="fold")
-    table.add_column("algorithm")
+    table.add_column("kernel", "network", overflow="fold", min_width=NAME)
+    table.add_column("algorithm", overflow="fold", min_width=9)
     for name, footer in (
         ("calls", ""),
         ("trials", ""),
@@ -197,13 +202,13 @@ def _repeated(
 ) -> str:
     """The options with which compiling makes the plan that was found."""
     given = [f"--target {target}"] if target != "host" else []
-    given += [f"--shape {name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()]
-    given += [f"--dim {name}={size}" for name, size in dims.items()]
+    given += [f"--shape {quote(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()]
+    given += [f"--dim {quote(name)}={size}" for name, size in dims.items()]
     given += [f"--plan {plan}"] if plan != DEFAULT_PLAN.mode else []
     given += [f"--accuracy {accuracy:g}"] if accuracy != DEFAULT_PLAN.accuracy else []
     given += [f"--precision {precision}"] if precision != DEFAULT_PLAN.precision else []
     given += [f"--memory-limit {memory_limit}"] if memory_limit is not None else []
-    return " ".join([*given, f"--threads {found.threads} --records {found.records}"])
+    return " ".join([*given, f"--threads {found.threads} --records {quote(str(found.records))}"])
 
 
 def _summary(found: Tuning, command: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 
@@ -11,7 +12,7 @@ import click
 from ..errors import InputError
 from ..op_tuner import device
 from ..op_tuner.cores import pin
-from ..op_tuner.workers import LOOPBACK, distributed, serve
+from ..op_tuner.workers import LOOPBACK, checked_address, distributed, serve
 
 
 @click.command("worker")
@@ -38,6 +39,8 @@ def command(scheduler, listen, host, cores):
     """
     if (scheduler is None) == (listen is None):
         raise InputError("expected the address of a scheduler, or --listen PORT to begin one")
+    if scheduler is not None:
+        checked_address(scheduler)
     distributed()
     if cores is not None:
         pin(_cpus(cores))
@@ -54,7 +57,7 @@ def _cpus(text: str) -> set[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        if not re.fullmatch(r"\d{1,6}", first) or (dash and not re.fullmatch(r"\d{1,6}", last)):
             raise InputError(f"--cores {text!r}: expected CPUs such as 0-3,8")
         found |= set(range(int(first), int(last or first) + 1))
     allowed = os.sched_getaffinity(0)

@@ -15,6 +15,7 @@ in it, is skipped by readers, and the next append begins a line of its own.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -22,6 +23,7 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -130,6 +132,8 @@ def parse_record(line: str, where: str) -> Record | None:
     that is none, or one of a newer format."""
     try:
         data = json.loads(line)
+    except RecursionError:
+        raise InputError(f"{where}: expected a record, found lists within lists") from None
     except ValueError:
         if line.startswith(_START) or _START.startswith(line) or "\0" in line:
             return None
@@ -148,7 +152,7 @@ def parse_record(line: str, where: str) -> Record | None:
         _check(values)
     except KeyError as error:
         raise InputError(f"{where}: the record has no field {error}") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"{where}: a field of the record is of the wrong kind: {error}") from None
     return Record(**values)
 
@@ -157,16 +161,35 @@ def _check(values: Mapping[str, Any]) -> None:
     for name in ("task", "key", "algorithm", "target", "detail", "burnish", "llvm", "network"):
         if not isinstance(values[name], str):
             raise TypeError(f"{name} is no text")
+        values[name].encode()
     for name in ("threads", "runs", "evict"):
-        if not isinstance(values[name], int):
+        if type(values[name]) is not int or not 0 <= values[name] < 1 << 62:
             raise TypeError(f"{name} is no whole number")
     seconds, error, against = values["seconds"], values["error"], values["against"]
     if (seconds is None) == (error is None) or not isinstance(error, str | None):
         raise TypeError("expected either seconds or an error")
-    if seconds is not None and not (isinstance(seconds, (int, float)) and 0 <= seconds < math.inf):
+    if not _is_size(values["spread"]):
+        raise TypeError(f"the spread is {values['spread']!r}")
+    if seconds is not None and not _is_size(seconds):
         raise TypeError(f"seconds are {seconds!r}")
-    if bool(values["network"] and error is None) != (isinstance(against, (int, float)) and against > 0):
+    if bool(values["network"] and error is None) != (_is_size(against) and against > 0):
         raise TypeError(f"measured against {against!r} seconds")
+    if values["network"] and error is None and not values["runs"]:
+        raise TypeError("a network's time is of no run")
+    for knob, answer in values["config"].items():
+        _check_answer(knob, answer)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= float(value) < math.inf
+
+
+def _check_answer(knob: str, answer: Any) -> None:
+    if isinstance(answer, tuple):
+        for part in answer:
+            _check_answer(knob, part)
+    elif type(answer) not in (str, int, float, bool):
+        raise TypeError(f"the answer to {knob} is a {type(answer).__name__}")
 
 
 def default_path() -> Path:
@@ -197,8 +220,10 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
         raise InputError(f"cannot write records to {path}: {error.strerror}") from error
 
 
-def read(path: Path, start: int = 0) -> tuple[list[Record], int]:
-    """The records behind byte `start`, and where the next reading goes on: before a line without an end."""
+def read(path: Path, start: int = 0, whole: bool = False) -> tuple[list[Record], int]:
+    """The records behind byte `start`, and where the next reading goes on: before a line without end, which
+    somebody may be writing; of a `whole` file that is a line, too.
+    """
     try:
         with path.open("rb") as f:
             f.seek(start)
@@ -207,13 +232,13 @@ def read(path: Path, start: int = 0) -> tuple[list[Record], int]:
         return [], start
     except OSError as error:
         raise InputError(f"cannot read records from {path}: {error.strerror}") from error
-    whole = data.rfind(b"\n") + 1
+    end = len(data) if whole else data.rfind(b"\n") + 1
     found = []
-    for number, line in enumerate(data[:whole].decode("utf-8", "replace").split("\n"), 1):
+    for number, line in enumerate(data[:end].decode("utf-8", "replace").split("\n"), 1):
         where = f"{path}, line {number}" if not start else f"{path}, line {number} behind byte {start}"
         if line.strip() and (record := parse_record(line, where)) is not None:
             found.append(record)
-    return found, start + whole
+    return found, start + end
 
 
 class Records:
@@ -448,17 +473,25 @@ def tuned_configs(path: Path | None, evict: int | None = None) -> Callable[[Kern
 
 def merge(into: Path, sources: Iterable[Path]) -> int:
     """Appends the sources' records that `into` lacks; returns how many. Others may append meanwhile."""
-    known = {r.line for r in read(into)[0]}
-    added: list[Record] = []
+    given: dict[str, Record] = {}
     for source in sources:
         if not source.exists():
             raise InputError(f"there is no file {str(source)!r}; expected records (.jsonl)")
-        for record in read(source)[0]:
-            if record.line not in known:
-                known.add(record.line)
-                added.append(record)
-    append(into, added)
+        given |= {record.line: record for record in read(source, whole=True)[0]}
+    with _alone(into):
+        known = {r.line for r in read(into, whole=True)[0]}
+        added = [record for line, record in given.items() if line not in known]
+        append(into, added)
     return len(added)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """While others that ask for it wait; not those that append what they measured."""
+    append_lines(path, [])
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def best_per_task(records: Iterable[Record]) -> list[Record]:

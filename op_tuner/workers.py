@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import logging
 import math
+import re
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -51,7 +52,7 @@ class Workers:
         self._distributed = distributed()
         self.options = {"threads": threads, "evict": evict, "seconds": seconds, "check": check}
         self.options["time_limit"] = time_limit
-        self.address = address
+        self.address = checked_address(address)
         try:
             self._client = self._distributed.Client(address, timeout=CONNECT, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
@@ -144,6 +145,16 @@ def distributed() -> ModuleType:
     return distributed
 
 
+def checked_address(text: str) -> str:
+    """InputError unless it is a scheduler's address; a client that fails on one would not end."""
+    match = re.fullmatch(r"(?:tcp|tls)://(?:\[[^]]+\]|[^:/\[\]]+):(\d{1,5})", text)
+    if match is None or int(match[1]) >= 1 << 16:
+        raise InputError(
+            f"scheduler {text!r}: expected tcp://HOST:PORT, as `burnish worker --listen PORT` prints it"
+        )
+    return text
+
+
 def serve(
     scheduler: str | None,
     host: str = LOOPBACK,
@@ -162,13 +173,16 @@ def serve(
     tool = distributed()
     import dask
 
-    if scheduler is not None and _is_loopback(host) != _is_loopback(_host_of(scheduler)):
+    if scheduler is not None and _is_loopback(host) != _is_loopback(_host_of(checked_address(scheduler))):
         raise InputError(f"scheduler {scheduler} and host {host}: expected both on loopback, or neither")
     with (
         tempfile.TemporaryDirectory(prefix="burnish-worker-") as folder,
         dask.config.set({"temporary-directory": folder}),
     ):
-        asyncio.run(_serve(tool, scheduler, host, port or 0, ready))
+        try:
+            asyncio.run(_serve(tool, scheduler, host, port or 0, ready))
+        except RuntimeError as error:  # of dask, with its reason behind it
+            raise InputError(f"cannot listen on {host}: {error.__cause__ or error}") from None
 
 
 async def _serve(

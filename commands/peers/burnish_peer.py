@@ -84,7 +84,7 @@ class Burnish(Peer):
         self.name = name if precision == "f32" else f"{name}-{precision}"
         self.precision, self.tolerance = precision, TOLERANCE[precision]
         self.cuda = cuda
-        self.tuning = tuning or {}
+        self.tuning = {} if tuning is None else tuning  # filled later
 
     def version(self) -> str:
         try:

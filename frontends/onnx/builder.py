@@ -101,7 +101,8 @@ class GraphBuilder(Decomposer):
         if value in self._asked:
             return self._asked[value]
         producers = {o: node for node in self.nodes for o in node.outputs}
-        needed, stack = set(), [value]
+        needed: set[str] = set()
+        stack = [value]
         while stack:
             node = producers.get(stack.pop())
             if node is not None and not needed.issuperset(node.outputs):

@@ -147,9 +147,9 @@ def _stack(
             raise c.unsupported(
                 "collecting the outputs of no iterations", f"give {info.name!r} of its body a fixed shape"
             )
-        shape = list(type.dims)
-        shape.insert(axis % (len(shape) + 1), 0)
-        return c.const(np.zeros(shape, type.dtype.numpy))
+        sizes = list(type.dims)
+        sizes.insert(axis % (len(sizes) + 1), 0)
+        return c.const(np.zeros(sizes, type.dtype.numpy))
     parts = []
     for value in values:
         if value is None:

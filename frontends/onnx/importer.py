@@ -166,7 +166,7 @@ class Importer:
                 f"{node_label(node)}: the model imports no opset of the domain {domain or 'ai.onnx'!r}"
             )
         self.g.begin(name)
-        context = NodeContext(self.g, node, opset, inputs, self.g.sources)
+        context = NodeContext(self.g, node, opset, inputs, self.g.sources, self.g.computed)
         if domain == "" and node.op_type in CONTROL_FLOW:
             return CONTROL_FLOW[node.op_type](self, context, scope)
         rule = find_rule(node.op_type, opset, domain)

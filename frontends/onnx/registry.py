@@ -52,6 +52,7 @@ class NodeContext:
     opset: int
     inputs: tuple[str | None, ...]
     value_sources: Callable[[str], tuple[str, ...]]  # value → the graph inputs that it is computed from
+    computed: Callable[[str], np.ndarray | None]  # one that is computed from constants alone, if that works
 
     @property
     def label(self) -> str:
@@ -100,7 +101,7 @@ class NodeContext:
         if sources:
             names = ", ".join(map(repr, sources))
             raise NeedsValueError(f"{decides} it is computed from {names}; give that input's value", sources)
-        array = self.g.computed(value)
+        array = self.computed(value)
         if array is None:
             raise UnsupportedError(
                 f"{decides} it cannot be computed then: its constants are too large or an operator fails; "

@@ -47,12 +47,32 @@ def test_wrong_command_lines_exit_with_2(error):
         (["c3", "-o", "m.so", "--dim", "batch=2"], "the size 'batch' is given"),
         (["digits", "-o", "m.so", "--shape", "images:2x1x8x8"], "does not fit"),
         (["digits", "--stop-after", "lunch"], "expected one of import, multiply_bytes, fold"),
+        (["digits", "--stop-after", "fold", "--records", "r.jsonl"], "leave out --measure, --records"),
+        (["digits", "-o", "m.so", "--dim", f"batch={'9' * 5000}"], "expected NAME=SIZE"),
+        (["digits", "-o", "m.so", "--dim", "batch=2", "--dim", "batch=3"], "--dim gives 'batch' twice"),
+        (["digits", "-o", "m.so", "--memory-limit", f"{'9' * 400}GB"], "expected a size such as 64MB"),
     ],
 )
 def test_compile_says_what_is_wrong_and_writes_nothing(error, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert message in error("compile", *arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["bench", "verify"])
+def test_more_threads_than_a_context_takes(error, command):
+    against = ("--against", "none") if command == "bench" else ()
+    assert "expected numbers from 1 to 1024" in error(command, "digits", "--threads", "100000", *against)
+
+
+def test_what_a_terminal_cannot_show_is_no_error():
+    done = subprocess.run(
+        [sys.executable, "-m", "burnish", "plan", "digits", "--target", "x86-64-v3"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "predicted ?s" in done.stdout
 
 
 def test_a_folder_is_no_output_and_the_check_comes_before_the_work(error, tmp_path, monkeypatch):

@@ -90,6 +90,7 @@ def test_boxes_do_not_overlap_and_lines_join_them():
 
 def test_command_names_the_model_and_writes_the_page(burnish, tmp_path):
     path = tmp_path / "plan.html"
+    (tmp_path / "none.jsonl").touch()
     options = ("--target", "x86-64-v3", "--threads", 1, "--records", tmp_path / "none.jsonl")
     said = burnish("plan", "dqn", *options, "--html", path, "--plan", "local").stdout
     assert f"predicted {MODEL}" in said and "local plan" in said and f"wrote {path}" in said

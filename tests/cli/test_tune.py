@@ -171,6 +171,11 @@ def test_ctrl_c(tmp_path):
         (("tune", "digits", "--trials", 1, "--records", "r.txt"), "jsonl"),
         (("tune", "digits", "--target", "aarch64-v9"), "aarch64-v9"),
         (("compile", "digits", "--records", "none.jsonl", "-o", "d.so"), "there is no file 'none.jsonl'"),
+        (("plan", "digits", "--records", "none.jsonl"), "there is no file 'none.jsonl'"),
+        (("tune", "digits", "--records", "r.jsonl", "--html", "r.jsonl"), "r.jsonl is named for two things"),
+        (("tune", "digits", "--workers", "nowhere"), "'nowhere': expected tcp://HOST:PORT"),
+        (("worker", "tcp://127.0.0.1:notaport"), "expected tcp://HOST:PORT"),
+        (("worker", "--listen", 0, "--cores", "0-9999999999"), "expected CPUs such as 0-3,8"),
     ],
 )
 def test_errors(error, tmp_path, monkeypatch, arguments, says):

@@ -247,6 +247,42 @@ def test_merge_takes_each_record_once(tmp_path):
         merge(out, [tmp_path / "none.jsonl"])
 
 
+def test_the_last_line_of_a_whole_file_needs_no_end(tmp_path):
+    a, out = tmp_path / "a.jsonl", tmp_path / "out.jsonl"
+    a.write_text(record(runs=1).line + "\n" + record(runs=2).line)
+    assert [r.runs for r in read(a)[0]] == [1]  # somebody may be writing the other
+    assert [r.runs for r in read(a, whole=True)[0]] == [1, 2]
+    assert merge(out, [a]) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("config", {"a": {"b": 1}}),
+        ("config", {"a": None}),
+        ("seconds", 10**400),
+        ("seconds", True),
+        ("spread", float("nan")),
+        ("spread", "x"),
+        ("runs", -1),
+        ("threads", True),
+        ("evict", 1 << 80),
+        ("key", "\ud800"),
+    ],
+)
+def test_fields_that_are_not_what_they_should_be(tmp_path, field, value):
+    data = {**json.loads(record().line), field: value}
+    (tmp_path / "r.jsonl").write_text(json.dumps(data) + "\n")
+    with pytest.raises(InputError, match=r"r.jsonl, line 1: a field of the record is of the wrong kind"):
+        read(tmp_path / "r.jsonl")
+
+
+def test_lists_within_lists(tmp_path):
+    (tmp_path / "r.jsonl").write_text('{"format": 2, "config": ' + "[" * 100_000 + "\n")
+    with pytest.raises(InputError, match=r"r.jsonl, line 1: expected a record"):
+        read(tmp_path / "r.jsonl")
+
+
 def test_killed_at_200_random_moments_nothing_acknowledged_is_lost(tmp_path):
     path = tmp_path / "r.jsonl"
     chance = random.Random(5)

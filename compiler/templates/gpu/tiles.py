@@ -362,7 +362,8 @@ class _Builder:
     def multiply(self) -> Body:
         """One term of the sum for all elements of the thread, or a vector of them."""
         i, jo, jl = self.place
-        place, k, term = slot(Var("of_sums"), self.c.stages), Var("of_depth"), Var("of_terms")
+        place, term = slot(Var("of_sums"), self.c.stages), Var("of_terms")
+        k: Expr = Var("of_depth")
         if self.terms == 1:
             load = self._load("tile_a", (i,), "shared_a", (*place, k, self.row))
             left = loop("of_rows", self.rows, load, kind=_kind(self.rows))
