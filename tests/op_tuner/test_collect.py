@@ -14,7 +14,7 @@ from .test_tuner import Measurer, Questions
 @pytest.fixture
 def tasks(monkeypatch):
     monkeypatch.setitem(registry.TEMPLATES, "naive", Questions())
-    return [(double(), True), (double(), False), (replace(double(), name="other"), True)]
+    return [(double(), 1), (double(), 0), (replace(double(), name="other"), 1)]
 
 
 def by(measurer):
@@ -79,4 +79,4 @@ def test_the_fastest_time_of_a_config_counts(tmp_path, tasks):
         collector = Collector(tasks[:1], records_of(tmp_path), 1, measurer=by(measure))
         collector.known = {}
         collector.run()
-    assert samples_of(records_of(tmp_path)) == {(tasks[0][0].digest, True): {(("x", 1), ("y", 1)): 2e-3}}
+    assert samples_of(records_of(tmp_path)) == {(tasks[0][0].digest, 1): {(("x", 1), ("y", 1)): 2e-3}}
