@@ -95,6 +95,8 @@ def open_module(
             raise InputError(
                 f"{source.path} is compiled for its shapes: compile the model again for other ones"
             )
+        if options.get("target", "host") != "host":
+            raise InputError(f"{source.path} is compiled for its target: compile the model again for another")
         return load(source.path or "", threads)
     with show_progress() as progress:
         return compile_model(

@@ -70,6 +70,10 @@ def command(
         origin = find_source(model, dims, only_model=True) if model else None
         if layerwise:
             raise InputError("--layerwise compiles the model again: give the model instead of a module")
+        if random_weights or target != "host":
+            raise InputError("--random-weights and --target compile: give the model instead of a module")
+        if against and not model:
+            raise InputError("--against compares with the model that was compiled: give it with --model")
         module = load(found.path or "", verify_digest=True)
         checks = _check_module(found, module, origin, against, shapes, dims, threads, precision, seed)
     else:
@@ -101,6 +105,8 @@ def _check_module(
     seed: int,
 ) -> list[Check]:
     """A module from a file: its digest is right already."""
+    if origin is not None:
+        _check_origin(found, module, origin)
     feeds = random_feeds(origin or found, module.inputs, seed)
     if origin is None:
         click.echo("digest right; outputs are compared among numbers of threads only: give --model MODEL")
@@ -109,6 +115,16 @@ def _check_module(
         expected = choose_oracle(against, shapes, dims)(origin.read(), feeds)
     least = 0.0 if origin is None else least_tolerance(origin.read())
     return check_threads(module, feeds, expected, threads, precision, least)
+
+
+def _check_origin(found: Source, module: Module, origin: Source) -> None:
+    """InputError for a model that the module cannot be of. Inputs may have become constants."""
+    graph = origin.read().graph
+    inputs, outputs = ({info.name for info in infos} for infos in (graph.input, graph.output))
+    other = [i.name for i in module.inputs if i.name not in inputs]
+    other += [o.name for o in module.outputs if o.name not in outputs]
+    if other:
+        raise InputError(f"{found.path} was not compiled from {origin.name}, which has no {other[0]!r}")
 
 
 def _check_model(

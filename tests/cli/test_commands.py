@@ -14,6 +14,7 @@ from burnish.commands import run as run_command
 from burnish.commands.compare import compare
 from burnish.commands.peers.base import least_tolerance
 from burnish.op_tuner.records import PLAN, read
+from onnx import TensorProto, helper, save
 
 from ..compiled import quantised
 
@@ -116,6 +117,34 @@ def test_verify_finds_a_module_of_another_model(burnish, error, two_layers, tmp_
     onnx.save(model, tmp_path / "other.onnx")
     message = error("verify", path, "--model", tmp_path / "other.onnx", "--dim", "batch=1")
     assert "2 of 2 checks failed" in message and "WRONG" in message and "expected" in message
+
+
+def test_what_a_module_cannot_be_asked(burnish, error, two_layers, tmp_path):
+    path = tmp_path / "m.so"
+    burnish("compile", two_layers, "--dim", "batch=1", "-o", path)
+    assert "was not compiled from digits, which has no 'x'" in error("verify", path, "--model", "digits")
+    assert "give it with --model" in error("verify", path, "--against", "reference")
+    assert "give the model instead" in error("verify", path, "--random-weights")
+    assert "is compiled for its target" in error("run", path, "--target", "cortex-a72")
+
+
+def test_outputs_whose_names_differ_in_special_characters_get_files_of_their_own(burnish, tmp_path):
+    names = ["a/b", "a_b", "a:b"]
+    nodes = [helper.make_node(op, ["x"], [n]) for op, n in zip(("Neg", "Abs", "Exp"), names)]
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2,)) for n in ("x", *names)]
+    graph = helper.make_graph(nodes, "special", infos[:1], infos[1:])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    burnish("run", tmp_path / "m.onnx", "--output", tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a_b.npy", "a_b_1.npy", "a_b_2.npy"]
+
+
+def test_names_are_no_markup(burnish, tmp_path):
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2, 300)) for n in ("x", "y")]
+    node = helper.make_node("Softmax", ["x"], ["y"], name="a[/0]:x:")
+    graph = helper.make_graph([node], "markup", info[:1], info[1:])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    for command in ("plan", "profile"):
+        assert "a[/0]:x:" in burnish(command, tmp_path / "m.onnx", "--threads", 1).stdout
 
 
 def test_verify_allows_steps_where_a_network_quantises(burnish, tmp_path):
