@@ -32,22 +32,19 @@ def check_writable(path: Path, suffixes: Iterable[str] = ()) -> Path:
 def check_different(*paths: Path | None) -> None:
     """InputError if two of the files are one: what is written last would replace the other."""
     seen: set[Path] = set()
-    for path in paths:
-        if path is not None and path.resolve() in seen:
+    for path in filter(None, paths):
+        if path.resolve() in seen:
             raise InputError(f"{path} is named for two things; give each a file of its own")
-        seen |= {path.resolve()} if path is not None else set()
+        seen.add(path.resolve())
 
 
 def file_names(values: Iterable[str]) -> list[str]:
     """Of values' names, each another one."""
     found: list[str] = []
     for value in values:
-        name = first = file_name(value)
-        for n in itertools.count(1):
-            if name not in found:
-                break
-            name = f"{first}_{n}"
-        found.append(name)
+        name = file_name(value)
+        others = (f"{name}_{n}" for n in itertools.count(1))
+        found.append(next(n for n in itertools.chain([name], others) if n not in found))
     return found
 
 

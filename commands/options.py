@@ -12,12 +12,13 @@ import click
 from ..errors import InputError
 from ..graph_passes import alternatives
 from ..graph_passes.plan_layout import PRECISIONS
+from ..runtime.binding import MOST_THREADS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 MOST_DIGITS = 18  # of a number: 63 bits
-MOST_COUNT = {"--threads": 1024}  # BURNISH_MAX_THREADS of burnish.h
+MOST_COUNT = {"--threads": MOST_THREADS}
 LARGEST = 1 << 31  # of other counts
 
 

@@ -28,7 +28,7 @@ from .arrays import DTYPES, TensorInfo, address_of, as_array, as_memory
 from .build import DeviceCode
 from .dlpack import DeviceArray, Lent, when_gone
 
-_MOST_THREADS = 1024  # BURNISH_MAX_THREADS of burnish.h
+MOST_THREADS = 1024  # BURNISH_MAX_THREADS of burnish.h
 
 
 class StepInfo(NamedTuple):
@@ -56,9 +56,9 @@ def thread_count(threads: Any) -> int:
         count = 0 if threads is None else operator.index(threads)
     except TypeError:
         count = -1
-    if not 0 <= count <= _MOST_THREADS:
+    if not 0 <= count <= MOST_THREADS:
         raise InputError(
-            f"threads is {threads!r}, expected a number from 1 to {_MOST_THREADS}, or 0 for all cores"
+            f"threads is {threads!r}, expected a number from 1 to {MOST_THREADS}, or 0 for all cores"
         )
     return count
 

@@ -384,8 +384,8 @@ def link_module(
                 header.write_text(
                     (include_dir() / "burnish.h").read_text() + _HEADER_END.format(symbol=symbol)
                 )
-                _publish(header, out.with_suffix(".h"))
                 _publish(made, out)
+                _publish(header, out.with_suffix(".h"))
     except OSError as error:
         where = error.filename or f"to the folder of temporary files, {tempfile.gettempdir()}"
         raise InputError(f"linking {out}: cannot write {where}: {error.strerror}") from error

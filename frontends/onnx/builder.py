@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...compiler.ir.graph import Node
+from ...compiler.ir.graph import Graph, Node, prune
 from ...compiler.ir.types import TensorType, dtype_of
 from ...compiler.ops.base import Decomposer, Op
 from ...compiler.ops.evaluate import evaluate
@@ -100,18 +100,9 @@ class GraphBuilder(Decomposer):
         """A value that is computed from constants alone; None if that takes too much or fails. Nodes stay."""
         if value in self._asked:
             return self._asked[value]
-        producers = {o: node for node in self.nodes for o in node.outputs}
-        needed: set[str] = set()
-        stack = [value]
-        while stack:
-            node = producers.get(stack.pop())
-            if node is not None and not needed.issuperset(node.outputs):
-                needed.update(node.outputs)
-                stack += node.reads
+        needed = prune(Graph("", (), (value,), tuple(self.nodes), self.types, self.constants)).nodes
         found: dict[str, np.ndarray] = {}
-        for node in self.nodes:
-            if not needed.intersection(node.outputs):
-                continue
+        for node in needed:
             if sum(self.types[v].nbytes for v in (*node.reads, *node.outputs)) > ASKED_BYTES:
                 return None
             given = [None if i is None else self.constants.get(i, found.get(i)) for i in node.inputs]

@@ -155,11 +155,16 @@ static int32_t build_failed(const loaded_module *m, int32_t code, burnish_error 
   size_t bytes = 0;
   cl.clGetProgramBuildInfo(m->program, m->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &bytes);
   char *log = calloc(bytes + 1, 1);
-  if (log) cl.clGetProgramBuildInfo(m->program, m->device, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
-  const char *found = log ? strstr(log, "error") : NULL, *line = found ? found : log ? log : "";
+  char *line = log;
+  if (log) {
+    cl.clGetProgramBuildInfo(m->program, m->device, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
+    char *found = strstr(log, "error");
+    if (found) line = found;
+    line[strcspn(line, "\n")] = 0;
+  }
   int32_t status = burnish_fail(error, BURNISH_BAD_DEVICE, -1,
-                                "the OpenCL driver does not compile this module (code %d): %.*s", (int)code,
-                                (int)(strcspn(line, "\n") < 300 ? strcspn(line, "\n") : 300), line);
+                                "the OpenCL driver does not compile this module (code %d): %.300s", (int)code,
+                                line ? line : "");
   free(log);
   return status;
 }

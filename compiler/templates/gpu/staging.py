@@ -137,6 +137,13 @@ def in_steps(steps: int, stages: int, staged: Callable[[Expr], Body], multiply: 
     return (*first, loop(step.name, steps, *body), wait_for_copies(0))
 
 
+def line_of_terms(count: int) -> int:
+    """Words from one row's terms to the next's in shared memory: 4 mod 8, so that vectors of neighbouring
+    rows lie in different banks.
+    """
+    return count + (4 - count) % 8
+
+
 def copies_ahead(gpu: Gpu, p: Product) -> bool:
     """Whether threads need not wait for the factors of the next steps."""
     return gpu.asynchronous and all(is_copy(factor) for factor in (p.left, p.right))
@@ -210,14 +217,11 @@ class Blocks:
         inside, k_inside = Var("inside"), Var("k_inside")
         place: Expr = inside
         k_place: Expr = k_inside
-        if not to.later:
-            pass
-        elif to.by_rows:
-            if terms_in_vectors(self.p, factor, depth, self.parts):
-                factor, sums = in_vectors(factor, sums)
-                depth, part, lanes = depth // VECTOR, part // VECTOR, VECTOR
-                k_place = k_inside * VECTOR + LANE
-        elif width % VECTOR == 0 and lies_in_vectors(factor, axes):
+        if to.later and to.by_rows and terms_in_vectors(self.p, factor, depth, self.parts):
+            factor, sums = in_vectors(factor, sums)
+            depth, part, lanes = depth // VECTOR, part // VECTOR, VECTOR
+            k_place = k_inside * VECTOR + LANE
+        elif to.later and not to.by_rows and width % VECTOR == 0 and lies_in_vectors(factor, axes):
             factor, axes = in_vectors(factor, axes)
             width, lanes = width // VECTOR, VECTOR
             place = inside * VECTOR + LANE

@@ -34,7 +34,7 @@ from ..conv_parts import geometry
 from . import implicit
 from .common import THREAD
 from .product import Product, along_sums, main_product
-from .staging import Blocks, SharedFactor, in_steps, slot, stages_of, steps_of
+from .staging import Blocks, SharedFactor, in_steps, line_of_terms, slot, stages_of, steps_of
 from .tiles import MOVED, THREADS, WARPS, Epilogue, parts_of, split_sum
 
 ROWS, COLUMNS, WORDS = 16, 8, 8
@@ -161,7 +161,7 @@ class Words:
     def shape(self) -> tuple[int, int]:
         """With what keeps lines in different banks."""
         if self.by_rows:
-            return self.width, self.terms + 4
+            return self.width, line_of_terms(self.terms)
         return self.terms, self.width + (WORDS - self.width) % BANKS
 
     @property

@@ -57,6 +57,7 @@ from .staging import (
     in_steps,
     in_vectors,
     lies_in_vectors,
+    line_of_terms,
     read_vector,
     slot,
     stages_of,
@@ -230,7 +231,7 @@ def shared_shapes(p: Product, tile: Tile, depth: int, terms: int) -> tuple[tuple
         for block, vector, factor in zip(tile.block, tile.elements, (p.left, p.right))
     )
     if terms > 1:
-        left = (tile.block[0], depth + (4 - depth) % 8)
+        left = (tile.block[0], line_of_terms(depth))
     return left, right
 
 
