@@ -90,25 +90,26 @@ def raise_code(code: int, message: str) -> NoReturn:
 
 def check_names(module: str, inputs: Sequence[TensorInfo], feeds: Mapping[str, Any]) -> None:
     """InputError unless there is a value for every input, and for nothing else."""
+    names = [info.name for info in inputs]
+    if isinstance(feeds, Mapping) and feeds.keys() == set(names):
+        return
     expected = ", ".join(map(str, inputs)) or "no inputs"
     if not isinstance(feeds, Mapping):
         raise InputError(
             f"{module}: expected a dict of arrays by name, {expected}; found {type(feeds).__name__}"
         )
-    names = [info.name for info in inputs]
-    if feeds.keys() != set(names):
-        missing = [n for n in names if n not in feeds]
-        unknown = [str(n) for n in feeds if n not in names]
-        found = [f"missing {', '.join(missing)}"] * bool(missing)
-        found += [f"unknown {', '.join(unknown)}"] * bool(unknown)
-        raise InputError(f"{module}: {' and '.join(found)}; expected {expected}")
+    missing = [n for n in names if n not in feeds]
+    unknown = [str(n) for n in feeds if n not in names]
+    found = [f"missing {', '.join(missing)}"] * bool(missing)
+    found += [f"unknown {', '.join(unknown)}"] * bool(unknown)
+    raise InputError(f"{module}: {' and '.join(found)}; expected {expected}")
 
 
 def check_outputs(module: str, outputs: Sequence[TensorInfo], out: Mapping[str, Any]) -> None:
     """InputError unless `out` has arrays for outputs alone."""
-    infos = {info.name: info for info in outputs}
     if not isinstance(out, Mapping):
         raise InputError(f"{module}: out: expected a dict of arrays by name, found {type(out).__name__}")
+    infos = {info.name: info for info in outputs}
     for name, value in out.items():
         if name not in infos:
             raise InputError(f"no output {name!r}; {module} has {', '.join(infos) or 'none'}")
@@ -183,18 +184,25 @@ class Context:
 
     def _bind(self, kind: str, name: str, array: Any) -> None:
         index, info = self._find(kind, name)
-        call = self._functions.bind_input if kind == "input" else self._functions.bind_output
-        held = None if array is None else self._as_memory(kind, info, array)
         self._begin()
         try:
-            if held is None:
-                self._check(call(self._handle, index, None, 0))
+            if array is None:
+                self._attach(kind, index, None, 0)
                 self._keep.pop((kind, name), None)
             else:
-                self._check(call(self._handle, index, address_of(held), info.nbytes))
-                self._keep[kind, name] = (held, array if isinstance(held, Lent) else held)
+                self._take(kind, index, info, array)
         finally:
             self._busy.release()
+
+    def _take(self, kind: str, index: int, info: TensorInfo, array: Any) -> None:
+        """Binds it, where no other thread has the context."""
+        held = self._as_memory(kind, info, array)
+        self._attach(kind, index, address_of(held), info.nbytes)
+        self._keep[kind, info.name] = (held, array if isinstance(held, Lent) else held)
+
+    def _attach(self, kind: str, index: int, address: int | None, nbytes: int) -> None:
+        call = self._functions.bind_input if kind == "input" else self._functions.bind_output
+        self._check(call(self._handle, index, address, nbytes))
 
     def _begin(self) -> None:
         """Takes the context until `_busy` is released; InputError if another thread has it."""
@@ -320,17 +328,18 @@ class Module:
         self, context: Context, feeds: Mapping[str, Any], out: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Binds every input, and for every output what `out` has or a new array; the outputs."""
-        out = {} if out is None else out
         check_names(self.name, self.inputs, feeds)
-        check_outputs(self.name, self.outputs, out)
-        for name, value in feeds.items():
-            if value is None:
-                raise InputError(f"input {name!r}: expected {self._inputs[name][1]}, found None")
-            context.bind_input(name, value)
-        made = {i.name: np.empty(i.shape, i.dtype) for i in self.outputs if i.name not in out}
-        outputs = {**made, **out}
-        for name, array in outputs.items():
-            context.bind_output(name, array)
+        if out is None:
+            out = {}
+        else:
+            check_outputs(self.name, self.outputs, out)
+        for index, info in enumerate(self.inputs):
+            context._take("input", index, info, feeds[info.name])
+        outputs = {}
+        for index, info in enumerate(self.outputs):
+            array = out[info.name] if info.name in out else np.empty(info.shape, info.dtype)
+            context._take("output", index, info, array)
+            outputs[info.name] = array
         return outputs
 
     def run(

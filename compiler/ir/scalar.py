@@ -518,6 +518,15 @@ def variables(e: Expr) -> frozenset[str]:
     return e.__dict__["_variables"]
 
 
+def guards(e: Expr) -> tuple[Expr, ...]:
+    """The conditions of all its selects."""
+    found: tuple[Expr, ...] | None = e.__dict__.get("_guards")
+    if found is None:
+        found = tuple(x.cond for x in walk(e) if isinstance(x, Select))
+        object.__setattr__(e, "_guards", found)
+    return found
+
+
 def touches_memory(e: Expr) -> bool:
     """Whether computing it reads memory, or reports what is out of range."""
     return any(isinstance(x, Load) or (isinstance(x, Call) and x.op == "checked") for x in walk(e))

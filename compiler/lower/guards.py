@@ -301,9 +301,8 @@ def _conditions(body: Body, ranges: dict[str, Range]):
     """(condition, ranges of the variables there) of every if and select."""
     for st in body:
         for e in L.expressions(st):
-            for x in s.walk(e):
-                if isinstance(x, Select):
-                    yield x.cond, ranges
+            for cond in s.guards(e):
+                yield cond, ranges
         match st:
             case For():
                 lo, hi = affine.bounds(st.begin, ranges)[0], affine.bounds(st.end, ranges)[1] - 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..ir import loops as L
 from ..ir.loops import Program
-from ..ir.scalar import Binary, Call, Expr, walk
+from ..ir.scalar import Binary, Call, Expr
 from ..ir.types import BF16, F16, DType
 from ..kernel_task import Config, KernelTask
 from ..target import Target
@@ -50,15 +50,27 @@ def finish(program: Program, native: Collection[DType], partition: bool = True, 
     simple = simplify_program(program)
     program = resolve_guards(simple) if partition else resolve_guards(simple, limit=0)
 
+    plain: set[int] = set()
+
     def expand(e: Expr) -> Expr:
-        return expand_narrow(expand_math(expand_dots(e, dot)), native) if _may_expand(e) else e
+        return expand_narrow(expand_math(expand_dots(e, dot)), native) if _may_expand(e, plain) else e
 
     return replace(program, body=L.map_expressions(program.body, expand))
 
 
-def _may_expand(e: Expr) -> bool:
-    """Whether there may be anything that machines do not have; most expressions are sums of products."""
-    return any(
-        isinstance(x, Call) or x.dtype in NARROW or (isinstance(x, Binary) and x.op in ("pow", "rem"))
-        for x in walk(e)
-    )
+def _may_expand(e: Expr, plain: set[int]) -> bool:
+    """Whether there may be anything that machines do not have; most expressions are sums of products.
+
+    plain   ids of objects without; the caller keeps these, and finds more of them here
+    """
+    stack, seen = [e], set[int]()
+    while stack:
+        x = stack.pop()
+        if id(x) in plain or id(x) in seen:
+            continue
+        if isinstance(x, Call) or x.dtype in NARROW or (isinstance(x, Binary) and x.op in ("pow", "rem")):
+            return True
+        seen.add(id(x))
+        stack += x.children
+    plain |= seen
+    return False
