@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import click
 
 from . import __version__
-from .errors import BurnishError
+from .errors import BurnishError, ModelWarning
 from .settings import debug_level
 
 COMMANDS = {
@@ -62,7 +64,8 @@ class Cli(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
-            result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            with _warnings_as_lines():
+                result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.exit(result if isinstance(result, int) else 0)
         except (click.Abort, KeyboardInterrupt):
             _fail("interrupted", 130)
@@ -77,6 +80,23 @@ class Cli(click.Group):
             _fail("out of memory; compile with smaller shapes, or on a machine with more memory", 1)
         except Exception as error:
             _internal(error)
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Those of models, each once, however often a command reads its model."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, ModelWarning):
+                click.echo(f"burnish: warning: {' '.join(str(message).split())}", err=True)
+            else:
+                usual(message, category, *where, **more)
+
+        warnings.showwarning = show
+        warnings.simplefilter("once", ModelWarning)
+        yield
 
 
 def _fail(message: str, code: int) -> None:

@@ -14,6 +14,10 @@ class ModelError(BurnishError):
     """The model file is broken, hostile, or contradicts itself."""
 
 
+class ModelWarning(UserWarning):
+    """The model says what cannot be, and is clear all the same; `burnish` prints it as one line."""
+
+
 class UnsupportedError(BurnishError):
     """The model is valid, but asks for an operator, attribute, dtype or feature that Burnish lacks."""
 

@@ -134,6 +134,7 @@ def command(
     precisions,
     shapes,
     dims,
+    values,
     target,
     cache,
     seed,
@@ -157,7 +158,7 @@ def command(
     if root is not None and not emulated:
         raise InputError("--root is for targets that run under an emulator; see --target")
     sources = [
-        find_source(model, dims, only_model=True, batch=batch)
+        find_source(model, dims, only_model=True, batch=batch, values=values)
         for model in models
         for batch in batches or (None,)
     ]

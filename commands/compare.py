@@ -25,6 +25,7 @@ class Check:
     error: float  # of scale; infinite for another shape or dtype, or NaN on one side only
     limit: float
     detail: str = ""
+    note: str = ""
 
     @property
     def ok(self) -> bool:
@@ -33,7 +34,8 @@ class Check:
     def text(self) -> str:
         verdict = f"{self.error:.1e} of scale" if self.ok else f"WRONG, {self.error:.1e} of scale"
         detail = "" if self.ok or not self.detail else f": {self.detail}"
-        return f"{self.value} {self.type} ({self.where}): {verdict}{detail}"
+        note = f"; {self.note}" if self.note else ""
+        return f"{self.value} {self.type} ({self.where}): {verdict}{detail}{note}"
 
 
 def compare(

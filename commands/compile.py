@@ -60,6 +60,7 @@ def command(
     output,
     shapes,
     dims,
+    values,
     target,
     cache,
     threads,
@@ -79,7 +80,7 @@ def command(
     .h that is written beside it.
     """
     start = time.perf_counter()
-    source = find_source(model, dims, only_model=True)
+    source = find_source(model, dims, only_model=True, values=values)
     log = Log(check_folder(dump) if dump else None)
     if stop_after:
         if measure or records or weights != WEIGHTS[0]:

@@ -55,6 +55,19 @@ def parse_dims(ctx: click.Context, option: click.Parameter, texts: tuple[str, ..
     return dims
 
 
+def parse_values(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """rate=16000 → {"rate": "16000"}; `source.fixed` reads the texts."""
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value.strip():
+            raise InputError(
+                f"--value {text!r}: expected NAME=VALUE, such as rate=16000, sizes=[1,2] or x=x.npy"
+            )
+        values[_once("--value", name, values)] = value.strip()
+    return values
+
+
 def parse_files(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Path]:
     """x=x.npy → {"x": Path("x.npy")}"""
     files: dict[str, Path] = {}
@@ -121,7 +134,15 @@ def parse_duration(
 
 
 def model_options(function: F) -> F:
-    """--shape and --dim, which fix a model's open sizes."""
+    """--shape and --dim, which fix a model's open sizes, and --value, which makes constants of inputs."""
+    function = click.option(
+        "values",
+        "--value",
+        multiple=True,
+        callback=parse_values,
+        metavar="NAME=VALUE",
+        help="An input that is a constant from now on: rate=16000, sizes=[1,2], x=x.npy.",
+    )(function)
     function = click.option(
         "dims", "--dim", multiple=True, callback=parse_dims, metavar="NAME=SIZE", help="Size of a named dim."
     )(function)
@@ -136,7 +157,7 @@ def model_options(function: F) -> F:
 
 
 def compile_options(function: F) -> F:
-    """--shape, --dim, --target, --no-cache."""
+    """--shape, --dim, --value, --target, --no-cache."""
     function = click.option(
         "cache", "--no-cache", is_flag=True, default=True, flag_value=False, help="Compile every kernel anew."
     )(function)

@@ -38,7 +38,19 @@ WIDTH = 170
 @RECORDS
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Draw the plan as a page.")
 def command(
-    model, target, shapes, dims, threads, plan, accuracy, precision, memory_limit, measure, records, html
+    model,
+    target,
+    shapes,
+    dims,
+    values,
+    threads,
+    plan,
+    accuracy,
+    precision,
+    memory_limit,
+    measure,
+    records,
+    html,
 ):
     """Show the chosen algorithm and layouts of every operator of MODEL, its predicted and measured time.
 
@@ -50,7 +62,7 @@ def command(
         check_writable(html)
     machine = get_target(target)
     workers = threads or (1 if machine.gpu else host_threads())
-    source = find_source(model, dims, only_model=True)
+    source = find_source(model, dims, only_model=True, values=values)
     graph = import_onnx(source.model, shapes=shapes, dims=dims)
     graph = optimise(graph, machine, workers, stop_after="fuse")
     options = plan_options(machine, plan, accuracy, memory_limit, precision)

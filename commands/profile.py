@@ -72,7 +72,7 @@ class Profile:
 @compile_options
 @THREADS
 @SEED
-def command(source, trace, sort, offline, root, shapes, dims, target, cache, threads, seed):
+def command(source, trace, sort, offline, root, shapes, dims, values, target, cache, threads, seed):
     """Time every kernel of a module (.so) or a model, on random inputs.
 
     GFLOP/s count the operations of sums of products; the peak is this machine's, measured now; GB/s count
@@ -85,7 +85,7 @@ def command(source, trace, sort, offline, root, shapes, dims, target, cache, thr
     if offline:
         if trace or sort == "time":
             raise InputError("--offline has no times: leave out --trace and --sort")
-        found = find_source(source, dims, only_model=True)
+        found = find_source(source, dims, only_model=True, values=values)
         counted = profile_offline(found, offline, root, target, shapes, dims, cache)
         console.print(offline_table(counted), soft_wrap=True)
         console.print(offline_totals(counted), highlight=False, soft_wrap=True, markup=False)
@@ -94,7 +94,7 @@ def command(source, trace, sort, offline, root, shapes, dims, target, cache, thr
         raise InputError("--root is where --offline finds its compiler; give both")
     if trace:
         check_writable(trace)
-    found = find_source(source, dims)
+    found = find_source(source, dims, values=values)
     threads = threads or host_threads()
     module = open_module(found, shapes, dims, threads, target=target, cache=cache)
     result = profile(module, random_feeds(found, module.inputs, seed), threads)

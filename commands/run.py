@@ -31,9 +31,9 @@ from .source import find_source, open_module, random_feeds
 @compile_options
 @THREADS
 @SEED
-def command(source, files, output, shapes, dims, target, cache, threads, seed):
+def command(source, files, output, shapes, dims, values, target, cache, threads, seed):
     """Run a module (.so), or compile and run a model (.onnx or a name from the zoo)."""
-    found = find_source(source, dims)
+    found = find_source(source, dims, values=values)
     for path in files.values():
         if not path.is_file():
             raise InputError(f"--input: there is no file {path}")

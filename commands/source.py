@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import onnx
 
 from ..errors import InputError
+from ..frontends.onnx.external_data import onnx_dtype
 from ..frontends.onnx.interface import resolve_inputs
 from ..frontends.onnx.whole import read_whole
 from ..models import zoo
@@ -49,13 +51,63 @@ class Source:
 
 
 def find_source(
-    text: str, dims: Mapping[str, int] | None = None, only_model: bool = False, batch: int | None = None
+    text: str,
+    dims: Mapping[str, int] | None = None,
+    only_model: bool = False,
+    batch: int | None = None,
+    values: Mapping[str, str] | None = None,
 ) -> Source:
     """A network of the zoo of this name, else a file (`./digits` is one). `only_model` refuses modules.
 
     `dims` are the sizes that will be given: digits keeps its open batch where one of them is for it. `batch`
-    is for networks of the zoo alone, and is named where it is not 1.
+    is for networks of the zoo alone, and is named where it is not 1. `values`: as of `fixed`.
     """
+    found = _find(text, dims, only_model, batch)
+    if not values:
+        return found
+    if found.is_module:
+        raise InputError(f"{text} is compiled for its values: compile the model again for other ones")
+    return Source(found.name, proto=fixed(found.read(), values))
+
+
+def fixed(model: onnx.ModelProto, values: Mapping[str, str]) -> onnx.ModelProto:
+    """The model, changed in place: the inputs named are constants. A value is a number, true, false, a list
+    of such, or the name of a .npy file; InputError where it does not fit its input.
+    """
+    inputs = {info.name: info for info in model.graph.input}
+    for name, text in values.items():
+        if name not in inputs:
+            raise InputError(
+                f"--value is given for {name!r}; the inputs are {', '.join(sorted(inputs)) or 'none'}"
+            )
+        array = _value(name, text, inputs[name])
+        resolve_inputs([inputs[name]], {}, {}, {name: array}, {})
+        kept = [tensor for tensor in model.graph.initializer if tensor.name != name]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend([*kept, onnx.numpy_helper.from_array(array, name)])
+        model.graph.input.remove(inputs[name])
+    return model
+
+
+def _value(name: str, text: str, info: onnx.ValueInfoProto) -> np.ndarray:
+    """The array that a --value means, of the dtype that the input declares."""
+    given = f"--value {name}={text}"
+    try:
+        array = np.load(text, allow_pickle=False) if text.endswith(".npy") else np.array(json.loads(text))
+    except OSError as error:
+        raise InputError(f"{given}: {error.strerror or error}") from error
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{given}: expected a number, true, false, a list or a .npy file") from error
+    dtype = onnx_dtype(info.type.tensor_type.elem_type, f"input {name!r}").numpy
+    with np.errstate(all="ignore"):
+        held = array.astype(dtype) if array.dtype.kind in "biuf" else None
+    exact = dtype.kind not in "biu" or (held is not None and np.array_equal(held, array))
+    if held is None or not exact or (array.dtype.kind == "b") != (dtype.kind == "b"):
+        raise InputError(f"{given}: the input holds {dtype}, which this is not")
+    return held
+
+
+def _find(text: str, dims: Mapping[str, int] | None, only_model: bool, batch: int | None) -> Source:
     if text == "digits" and "batch" in (dims or {}):
         return Source(text, proto=onnx.load(WEIGHTS))
     if text in zoo.names():

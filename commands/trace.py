@@ -34,7 +34,7 @@ Rung = tuple[str, str, str]  # name, title, text
 @click.option("--target", default="host", show_default=True, metavar="NAME", help="See `burnish targets`.")
 @model_options
 @THREADS
-def command(model, op, node, stop_after, target, shapes, dims, threads):
+def command(model, op, node, stop_after, target, shapes, dims, values, threads):
     """Show one operator of MODEL on every rung: ONNX node, graph after each pass, fused operator, tensor
     expression, kernel task with its config, loop program (naive, scheduled, lowered), LLVM IR, assembly.
 
@@ -46,7 +46,7 @@ def command(model, op, node, stop_after, target, shapes, dims, threads):
     known = ["onnx", "import", *passes(machine, workers), "fused", *RUNGS]
     if stop_after is not None and stop_after not in known:
         raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")
-    source = Source(op, proto=sample(op)) if op else find_source(model, dims, only_model=True)
+    source = Source(op, proto=sample(op)) if op else find_source(model, dims, only_model=True, values=values)
     proto = source.proto or read_model(source.path or "").proto
     chosen = find_node(proto, node)
     load: Callable[[], Graph] = lambda: import_onnx(source.model, shapes=shapes, dims=dims)  # noqa: E731

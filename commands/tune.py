@@ -89,6 +89,7 @@ def command(
     target,
     shapes,
     dims,
+    values,
     plan,
     accuracy,
     precision,
@@ -113,7 +114,7 @@ def command(
     if html:
         check_writable(html)
     check_different(html, records, Path(model))
-    source = find_source(model, dims, only_model=True)
+    source = find_source(model, dims, only_model=True, values=values)
     search = {"trials": trials, "budget": budget, "strategy": strategy, "objective": objective, "seed": seed}
     planning = {"plan": plan, "accuracy": accuracy, "precision": precision, "memory_limit": memory_limit}
     sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads, "workers": workers}
@@ -125,7 +126,7 @@ def command(
         found = tune(source.model, records=records, progress=progress, announce=_announce, **told)
     console = console_of(WIDTH)
     console.print(_table(found), soft_wrap=True)
-    same = _repeated(found, shapes=shapes, dims=dims, target=target, **planning)
+    same = _repeated(found, shapes=shapes, dims=dims, values=values, target=target, **planning)
     for text in (*_changes(found), _summary(found, f"burnish compile {quote(model)} {same} -o MODULE")):
         console.print(text, highlight=False, soft_wrap=True, markup=False)
     if html:
@@ -194,6 +195,7 @@ def _repeated(
     *,
     shapes: Mapping[str, tuple[int, ...]],
     dims: Mapping[str, int],
+    values: Mapping[str, str],
     target: str,
     plan: str,
     accuracy: float,
@@ -204,6 +206,7 @@ def _repeated(
     given = [f"--target {target}"] if target != "host" else []
     given += [f"--shape {quote(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()]
     given += [f"--dim {quote(name)}={size}" for name, size in dims.items()]
+    given += [f"--value {quote(f'{name}={value}')}" for name, value in values.items()]
     given += [f"--plan {plan}"] if plan != DEFAULT_PLAN.mode else []
     given += [f"--accuracy {accuracy:g}"] if accuracy != DEFAULT_PLAN.accuracy else []
     given += [f"--precision {precision}"] if precision != DEFAULT_PLAN.precision else []

@@ -87,6 +87,8 @@ def _wrong_type(kind: str, info: TensorInfo, dtype: str, shape: tuple[int, ...])
 
 
 def _borrow(kind: str, info: TensorInfo, value: Any) -> Lent:
+    if value is None:
+        raise InputError(f"{kind} {info.name!r}: expected {info}, found None")
     if isinstance(value, np.generic) or not hasattr(value, "__dlpack__"):
         raise InputError(f"{kind} {info.name!r}: expected an array {info}, found {type(value).__name__}")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from onnx import TypeProto, ValueInfoProto
 
 from ...compiler.ir.types import Dim, TensorType, dtype_of
-from ...errors import InputError, ModelError, UnsupportedError
+from ...errors import InputError, ModelError, ModelWarning, UnsupportedError
 from .external_data import checked_bytes, onnx_dtype
 
 
@@ -161,7 +162,8 @@ def check_declared(
     inferred: Mapping[str, TensorType],
     makers: Mapping[str, str],
 ) -> None:
-    """ModelError where the model declares another dtype, rank or fixed size than was inferred.
+    """ModelError where the model declares another dtype than was inferred, ModelWarning where it declares
+    another rank or fixed size: what is computed decides, as in other runtimes.
 
     Exporters declare 0 for what they do not know, and give one name to sizes that differ.
     """
@@ -181,4 +183,8 @@ def check_declared(
             continue
         same = (d in (a, 0) for d, a in zip(declared.shape, actual.dims) if isinstance(d, int))
         if declared.rank != actual.rank or not all(same):
-            raise ModelError(f"{what} is declared as {declared}, but computes {actual}")
+            warnings.warn(
+                f"{what} is declared as {declared}, but computes {actual}, which counts",
+                ModelWarning,
+                stacklevel=2,
+            )

@@ -100,7 +100,8 @@ class NodeContext:
         sources = self.value_sources(value)
         if sources:
             names = ", ".join(map(repr, sources))
-            raise NeedsValueError(f"{decides} it is computed from {names}; give that input's value", sources)
+            how = f"give its value: --value {sources[0]}=…"
+            raise NeedsValueError(f"{decides} it is computed from {names}; {how}", sources)
         array = self.computed(value)
         if array is None:
             raise UnsupportedError(

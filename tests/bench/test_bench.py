@@ -127,6 +127,19 @@ def test_a_wrong_contestant_is_a_row_that_says_so():
     assert found.error > 1e-4
 
 
+def test_definitions_decide_where_onnxruntime_differs(monkeypatch):
+    monkeypatch.setattr(
+        engine, "reference_outputs", lambda network, inputs: {"y": np.maximum(inputs["x"], 0) + 0.1}
+    )
+    found = rows(
+        compare(
+            FakePeer("burnish", subject=True), FakePeer("other", wrong_by=0.1), FakePeer("no", wrong_by=9)
+        )
+    )
+    assert found["burnish"].reason is None and found["other"].reason is None
+    assert "wrong: differs from onnxruntime" in found["no"].reason
+
+
 def test_failures_are_rows_and_the_others_go_on():
     result = compare(
         FakePeer("absent", missing="not installed: pip install absent"),

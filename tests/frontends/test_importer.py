@@ -8,7 +8,14 @@ import numpy as np
 import onnx
 import pytest
 from burnish.compiler.ir.graph import Graph, interpret, verify
-from burnish.errors import BurnishError, InputError, ModelError, NeedsValueError, UnsupportedError
+from burnish.errors import (
+    BurnishError,
+    InputError,
+    ModelError,
+    ModelWarning,
+    NeedsValueError,
+    UnsupportedError,
+)
 from burnish.frontends.onnx.importer import import_onnx
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -192,10 +199,18 @@ class TestSizes:
         with pytest.raises(InputError, match=r"where P=4; the shape .5, 1. does not fit"):
             import_onnx(m, dims={"P": 4}, shapes={"x": (1, 3), "m": (5, 1)})
 
-    def test_a_declared_rank_that_is_wrong_is_refused(self):
-        bad = model([node("Neg", ["x"], ["y"])], [value("x", ("N", 3))], [value("y", ("N",))])
-        with pytest.raises(ModelError, match="declared"):
-            import_onnx(bad, dims={"N": 5})
+    @pytest.mark.parametrize("declared", [("N",), (5, 4)])
+    def test_a_declared_shape_that_is_wrong_is_only_warned_of(self, declared):
+        """Exporters leave outputs as they were before somebody changed the network."""
+        nodes = [node("Relu", ["x"], ["t"], name="act"), node("Neg", ["t"], ["y"], name="last")]
+        bad = model(nodes, [value("x", ("N", 3))], [value("y", declared)], infos=[value("t", declared)])
+        with pytest.warns(ModelWarning) as warned:
+            g = import_onnx(bad, dims={"N": 5})
+        assert g.types["y"].dims == g.types["t"].dims == (5, 3)
+        assert [str(w.message).partition(" is declared")[0] for w in warned] == [
+            "node 'act' (Relu): value 't'",
+            "node 'last' (Neg): graph output 'y'",
+        ]
 
 
 class TestValues:
