@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
@@ -98,9 +98,20 @@ class Subject:
         return any(isinstance(e, Select) for e in s.walk(self.acc.body))
 
     def tiled_taps(self, tile: Mapping[str, int]) -> tuple[str, ...]:
-        """Those over pixels of the register tile: what they read, and skip, differs from pixel to pixel."""
+        """Those over pixels of the register tile: what they read, and skip, differs from pixel to pixel. Not
+        those that are too many to be written out.
+        """
         tiled = [p for p in self.roles.pixels if tile.get(p, 1) > 1]
-        return tuple(t for t in self.roles.taps if any((t, p) in self.slides for p in tiled))
+        found = [t for t in self.roles.taps if any((t, p) in self.slides for p in tiled)]
+        while self._updates(tile, found) > MAX_UNROLLED and found:
+            found.remove(max(found, key=self.extents.__getitem__))
+        return tuple(found)
+
+    def _updates(self, tile: Mapping[str, int], unrolled: Iterable[str]) -> int:
+        """Of the register tile's vectors in one loop body."""
+        lanes = lanes_of(self.acc, self.task.target)
+        registers = math.prod(-(-n // lanes) if a == self.roles.vector else n for a, n in tile.items())
+        return registers * math.prod(self.extents[t] for t in unrolled)
 
     def short(
         self,
@@ -110,9 +121,7 @@ class Subject:
         cuts: Mapping[str, int] = MappingProxyType({}),
     ) -> bool:
         """Whether what is written out stays in the instruction cache, and compiles in well under a second."""
-        lanes = lanes_of(self.acc, self.task.target)
-        registers = math.prod(-(-n // lanes) if a == self.roles.vector else n for a, n in tile.items())
-        body = registers * math.prod(self.extents[t] for t in unrolled) * terms
+        body = self._updates(tile, unrolled) * terms
         return body <= LONGEST_BODY and body * self._versions(tile, unrolled, cuts) <= LONGEST_CODE
 
     def _versions(self, tile: Mapping[str, int], unrolled: tuple[str, ...], cuts: Mapping[str, int]) -> int:
@@ -189,7 +198,7 @@ def params_of(subject: Subject, cfg: Config) -> Params:
 def outer_loops(subject: Subject, tile: Mapping[str, int]) -> dict[str, int]:
     """Name → iterations of the loops around a register tile, by default from the outside in."""
     roles = subject.roles
-    columns = [a for a in (roles.vector, roles.column) if a and a in tile]
+    columns = [a for a in (roles.vector, roles.column) if a and (a in tile or a == roles.column)]
     pixels = [*reversed(roles.pixels)]
     rows = pixels[: int(subject.rows_outer)]
     axes = [*roles.batch, *rows, *columns, *pixels[len(rows) :]]

@@ -107,7 +107,9 @@ class Row:
 
 
 def row_of(acc: Stage, roles: Roles, target: Target) -> Row | None:
-    """Of the pixels of a tile; None where they are further apart, and where multiply-adds take no lanes."""
+    """Of the pixels of a tile; None where they are further apart, where what a pixel reads does not fit a few
+    registers, and where multiply-adds take no lanes.
+    """
     narrow = [ld for ld in s.loads(acc.body) if roles.vector not in s.variables(ld)]
     if not target.multiplies_by_lane or not roles.pixels or len(narrow) != 1:
         return None
@@ -117,7 +119,8 @@ def row_of(acc: Stage, roles: Roles, target: Target) -> Row | None:
     extents = {a.name: a.extent for a in acc.reduce.axes}
     tap = next((t for t in roles.taps if place.coefficient(t) == 1), None)
     taps = extents[tap] if tap else 1
-    return Row(tap, taps, step) if 1 <= step <= taps else None
+    short = -(-taps // lanes_of(acc, target)) <= target.vector_registers // 8
+    return Row(tap, taps, step) if 1 <= step <= taps and short else None
 
 
 def lanes_of(acc: Stage, target: Target) -> int:

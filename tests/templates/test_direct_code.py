@@ -5,14 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 from burnish.compiler.ir.loops import Alloc, For, If, Stmt, Store
+from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.lower.lower import lower
+from burnish.compiler.ops.conv import Conv
+from burnish.compiler.ops.fused import FusedOp
 from burnish.compiler.target import get_target
 from burnish.compiler.templates.direct_params import LONGEST_CODE
-from burnish.compiler.templates.register_tiles import ACC
+from burnish.compiler.templates.register_tiles import ACC, MAX_UNROLLED
+from burnish.graph_passes.make_tasks import task_of
 from burnish.op_tuner.space import Space
+from burnish.pipeline import optimise
 from burnish.workloads import direct_convolution
+
+from ..passes.make import make
 
 DRAWS = 12
 SLACK = 1.3  # with what begins the sums
@@ -41,6 +49,20 @@ def test_what_is_written_out_is_short(name: str, target: str) -> None:
     points = [space.default(), *(space.draw(rng) for _ in range(DRAWS))]
     found = [updates(lower(space.task, Space.config(p)).body) for p in points]
     assert min(found) > 10 and max(found) <= SLACK * LONGEST_CODE
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "cortex-a72"])
+@pytest.mark.parametrize("pads", [0, 63])
+def test_long_kernels_are_not_written_out(target: str, pads: int) -> None:
+    def body(g, x):
+        w = g.const(np.ones((36, 1, 256), np.float32))
+        return g.one(Conv((16,), (pads, pads), (1,)), x, w)
+
+    machine = get_target(target)
+    graph = optimise(make({"x": "f32[1,1,4096]"}, body), machine, 1)
+    tasks = [task_of(graph, node, machine, 1) for node in graph.nodes if isinstance(node.op, FusedOp)]
+    found = [updates(lower(task, DefaultConfig()).body) for task in tasks]
+    assert 0 < max(found) <= 4 * MAX_UNROLLED
 
 
 def test_a_default_is_always_offered() -> None:
