@@ -30,6 +30,7 @@ from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.setup import split_setup
 from .graph_passes.simplify import simplify
 from .graph_passes.task_cost import TaskCost, plan_choices, price_graph
+from .graph_passes.transposed import convolve_transposed
 from .kernel_cache import KernelStore
 from .module import Module, load
 from .network_plans import NetworkPlans
@@ -161,6 +162,7 @@ def passes(
         "multiply_bytes": lambda graph: multiply_bytes(graph, target),
         "fold": fold,
         "simplify": simplify,
+        "convolve_transposed": convolve_transposed,
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "fuse": fuse,
         "assign_layouts": lambda graph: lay_out(graph, target, threads, options, costs),

@@ -228,7 +228,7 @@ class ConvTranspose(Op):
         _, per_group, *kernel = w.shape
         g = self.group
         y = np.zeros((n, g * per_group, *self.sizes))
-        xg = high(x).reshape(n, g, channels // g, -1)
+        xg = high(x).reshape(n, g, channels // g, int(np.prod(spatial)))
         wg = high(w).reshape(g, channels // g, per_group, *kernel)
         for tap in np.ndindex(*kernel):
             part = np.einsum("ngcp,gco->ngop", xg, wg[(..., *tap)]).reshape(n, g * per_group, *spatial)
