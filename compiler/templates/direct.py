@@ -224,6 +224,7 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
         return None
     dims = {name: type.dims for name, type in expr.params}
     packs: list[Stage] = []
+    alone = len(s.loads(acc.body)) == 1
 
     ranges = {a.name: (0, a.extent - 1) for a in acc.all_axes}
 
@@ -233,6 +234,8 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
         if _stride(e, dims[e.tensor], vector, lanes) in (0, 1):
             return None
         packed = _packed(e, acc, vector.name, dims[e.tensor], len(packs))
+        if packed is not None and alone:
+            return None  # a copy of what is read once
         if packed is not None:
             packs.append(packed)
             return Load(packed.name, tuple(Var(a.name) for a in packed.axes), e.type)

@@ -12,6 +12,7 @@ from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.fused import expression
 from burnish.compiler.ops.movement import Concat, Identity, Transpose
 from burnish.compiler.ops.normalization import GroupNormalization, LayerNormalization
+from burnish.compiler.ops.pool import GlobalAveragePool
 from burnish.compiler.ops.reduction import ArgReduce, Softmax
 from burnish.compiler.target import get_target
 from burnish.compiler.templates.registry import algorithms
@@ -33,6 +34,7 @@ def task_of(op: Op, algorithm: str, *types: str, output: Layout | None = None) -
         (LayerNormalization(-1), ("f32[128,768]", "f32[768]", "f32[768]")),
         (GroupNormalization(4), ("f32[2,64,7,7]", "f32[64]", "f32[64]")),
         (ArgReduce("argmax", 1), ("f32[128,1000]",)),
+        (GlobalAveragePool(), ("f32[2,64,20,20]",)),
     ],
 )
 def test_rows_are_one_step_without_gathers(op: Op, types: tuple[str, ...]) -> None:
