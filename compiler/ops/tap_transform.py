@@ -23,7 +23,8 @@ WIDTH = 8  # f64 that are summed together
 @dataclass(frozen=True)
 class TapTransform(Op):
     """(out channels, in channels, *kernel) → every point's combination of the taps: rows of `group` output
-    channels, in the order (point, group of output channels, phase, input channel).
+    channels, the last ones filled up with zeros, in the order (point, group of output channels, phase, input
+    channel).
 
     `coefficients[point][phase]` has one factor a tap. Sums are taken in f64 and rounded once.
     """
@@ -37,14 +38,18 @@ class TapTransform(Op):
     def infer(self, w: TensorType | None) -> tuple[TensorType, ...]:
         w = given(w)
         taps = {len(factors) for phases in self.coefficients for factors in phases}
-        if w.dtype is not F32 or taps != {prod(w.dims[2:])} or w.dims[0] % self.group:
-            fail(f"weights {w} do not fit {taps} taps and groups of {self.group} channels")
-        rows = sum(map(len, self.coefficients)) * w.dims[0] // self.group * w.dims[1]
+        if w.dtype is not F32 or taps != {prod(w.dims[2:])}:
+            fail(f"weights {w} do not fit {taps} taps")
+        rows = sum(map(len, self.coefficients)) * self._groups(w.dims[0]) * w.dims[1]
         return (TensorType(F32, (rows, self.group)),)
 
+    def _groups(self, out: int) -> int:
+        return -(-out // self.group)
+
     def reference(self, w: np.ndarray) -> tuple[np.ndarray, ...]:
-        out, channels = w.shape[:2]
-        taps = w.reshape(out, channels, -1).astype(np.float64)
+        channels, out = w.shape[1], self._groups(w.shape[0]) * self.group
+        taps = np.zeros((out, channels, prod(w.shape[2:])))
+        taps[: w.shape[0]] = w.reshape(*w.shape[:2], -1)
         points = []
         for phases in self.coefficients:
             u = np.stack([taps @ np.array(factors) for factors in phases]).astype(np.float32)
@@ -57,12 +62,15 @@ class TapTransform(Op):
         out, channels, *kernel = weights.dims
         params = (Buffer("w", F32, weights.dims), Buffer("u", F32, outputs[0].dims))
         w = Tensor("w", F32, weights.dims)
-        width = WIDTH if self.group % WIDTH == 0 else 1
+        width, groups = (WIDTH if self.group % WIDTH == 0 else 1), self._groups(out)
         d = Buffer("taps", F64, (prod(kernel), width), "register")
         at = PART * width + LANE
         body: list[Stmt] = []
         for k, tap in enumerate(np.ndindex(*kernel)):
-            value = s.cast(w[(OUT * self.group + at, IC, *tap)], F64)
+            channel = OUT * self.group + at
+            value = s.cast(w[(channel, IC, *tap)], F64)
+            if out % self.group:
+                value = s.select(s.lt(channel, out), value, s.const(0.0, F64))
             body.append(_lanes(width, Store(d.name, (s.const(k), LANE), value)))
         first = 0
         for phases in self.coefficients:
@@ -70,9 +78,9 @@ class TapTransform(Op):
                 row = first + (OUT * len(phases) + f) * channels + IC
                 value = s.cast(_combination(factors, Tensor(d.name, F64, d.shape)), F32)
                 body.append(_lanes(width, Store("u", (row, at), value)))
-            first += len(phases) * (out // self.group) * channels
+            first += len(phases) * groups * channels
         parts = loop("part", self.group // width, Alloc(d, tuple(body)))
-        tasks = loop("out", out // self.group, loop("ic", channels, parts), kind="parallel")
+        tasks = loop("out", groups, loop("ic", channels, parts), kind="parallel")
         return Program("tap_transform", params, (tasks,))
 
 

@@ -48,17 +48,20 @@ UNEVEN_PADS_5 = Shape(2, 16, 32, 6, 11, (1, 2, 0, 2))
 DEEP_5 = Shape(1, 48, 32, 14, 7, (2, 2, 2, 2))
 MANY_TILES = Shape(1, 32, 64, 31, 29)
 LONG_SUMS = Shape(1, 512, 32, 8, 14)
+HALF_PANEL = Shape(1, 32, 16, 7, 9)
+PART_OF_VECTOR = Shape(2, 16, 40, 9, 6)
+PART_OF_VECTOR_5 = Shape(1, 16, 24, 9, 5, (2, 2, 2, 2))
 LONG_SUMS_5 = Shape(1, 512, 32, 6, 9, (2, 2, 2, 2))
 SHAPES = {
-    "winograd2": (ONE_TILE, ODD, WIDE_PADS, BATCH),
-    "winograd4": (ONE_TILE, ODD, UNEVEN_PADS, DEEP, BATCH, MANY_TILES),
+    "winograd2": (ONE_TILE, ODD, WIDE_PADS, BATCH, PART_OF_VECTOR),
+    "winograd4": (ONE_TILE, ODD, UNEVEN_PADS, DEEP, BATCH, MANY_TILES, HALF_PANEL, PART_OF_VECTOR),
     "winograd6": (UNEVEN_PADS, LONG_SUMS),
-    "winograd2_5x5": (ONE_TILE_5, DEEP_5),
+    "winograd2_5x5": (ONE_TILE_5, DEEP_5, PART_OF_VECTOR_5),
     "winograd4_5x5": (UNEVEN_PADS_5, LONG_SUMS_5),
     "polyphase2": (ONE_TILE, ODD, UNEVEN_PADS),
-    "polyphase3": (ODD, DEEP, BATCH),
+    "polyphase3": (ODD, DEEP, BATCH, PART_OF_VECTOR),
 }
-NARROW = {"winograd2": (UNEVEN_PADS,), "winograd4": (ODD,), "polyphase2": (BATCH,)}
+NARROW = {"winograd2": (UNEVEN_PADS,), "winograd4": (ODD, PART_OF_VECTOR), "polyphase2": (BATCH,)}
 """Shapes on targets narrower than the host."""
 
 

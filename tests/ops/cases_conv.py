@@ -94,5 +94,6 @@ CASES = [
     Case(transposed((2, 2), (0, 0), (7, 7)), ("f16[1,2,3,3]", "f16[2,2,3,3]", "f16[2]")),
     Case(TapTransform((((1.0,),), ((0.5,),)), 3), ("f32[6,2,1,1]",)),
     Case(TapTransform(WINOGRAD, 16), ("f32[32,3,3,3]",)),
+    Case(TapTransform(WINOGRAD, 16), ("f32[20,3,3,3]",), "a group that is not full"),
     Case(TapTransform((WINOGRAD[0] + WINOGRAD[8], WINOGRAD[2]), 8), ("f32[16,5,3,3]",), "phases"),
 ]

@@ -27,11 +27,12 @@ __all__ = ["ALGORITHMS", "VARIANTS", "Params", "matches", "params", "schedule"]
 
 
 def fits(variant: Variant, op: FusedOp, lanes: int) -> bool:
-    """Whether all channels are whole vectors; the micro-kernel takes two."""
+    """Whether all input channels are whole vectors, and output channels fill half of the panels at least."""
     if not suits(op, variant):
         return False
     g = geometry(op, variant, lanes)
-    return g.channels % lanes == 0 and g.out_channels % (VECTORS * lanes) == 0 and g.tiles > 0 and g.batch > 0
+    full = g.channels % lanes == 0 and VECTORS * g.out_vectors * lanes >= g.out_channels
+    return full and min(g.channels, g.out_channels, g.tiles, g.batch) > 0
 
 
 def layouts(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:

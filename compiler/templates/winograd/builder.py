@@ -363,7 +363,8 @@ class Builder:
             write = (If(s.lt(h, g.out_height), write),)
         pixels = loop("yi", rows.m, loop("xi", columns.m, *write, kind="unroll"), kind="unroll")
         body = (loop("lane", g.lanes, *stores, kind="vector"), pixels)
-        return (Alloc(half, (Alloc(result, body),)),)
+        body = (Alloc(half, (Alloc(result, body),)),)
+        return body if g.out_vectors * g.lanes == g.out_channels else (If(s.lt(oc, g.out_vectors), body),)
 
     def epilogue(self, st: Stage, index: tuple[Expr, ...], total: Expr) -> Stmt:
         """The output stage with the convolution's sum in place of it."""

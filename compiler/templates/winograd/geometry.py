@@ -26,6 +26,7 @@ from ...ops.fused import FusedOp
 from ...ops.toom_cook import Band, Transform, band, transform
 
 UNBOUNDED = 1 << 31
+VECTORS = 2  # of output channels in a panel of weights
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,16 @@ class PointClass:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of one convolution; channels in vectors of `lanes`."""
+    """Sizes of one convolution; channels in vectors of `lanes`. `out_channels` fill whole panels of weights,
+    `out_vectors` are those of the result.
+    """
 
     variant: Variant
     lanes: int
     batch: int
     channels: int
     out_channels: int
+    out_vectors: int
     height: int
     width: int
     out_height: int
@@ -231,8 +235,10 @@ def geometry(op: FusedOp, variant: Variant, lanes: int) -> Geometry:
     assert isinstance(node.op, Conv)
     batch, channels, height, width = op.graph.types[node.inputs[0] or ""].dims
     _, out_channels, out_height, out_width = op.graph.types[node.outputs[0]].dims
-    sizes = (batch, channels, out_channels, height, width, out_height, out_width)
-    return _geometry(variant, lanes, *sizes, node.op.pads[0], node.op.pads[1])
+    panel, vectors = VECTORS * lanes, -(-out_channels // lanes)
+    counts = (batch, channels, -(-out_channels // panel) * panel, vectors)
+    sizes = (height, width, out_height, out_width)
+    return _geometry(variant, lanes, *counts, *sizes, node.op.pads[0], node.op.pads[1])
 
 
 _geometry = lru_cache(maxsize=256)(Geometry)  # a planner asks for the same sizes again and again

@@ -13,9 +13,8 @@ from ...target import Target
 from ..algorithm import Work
 from ..choices import choose, divisors, loop_order
 from ..register_tiles import most_rows
-from .geometry import VARIANTS, Geometry, Variant, geometry
+from .geometry import VARIANTS, VECTORS, Geometry, Variant, geometry
 
-VECTORS = 2  # of output channels in a panel of weights
 MANY = 64  # tiles of an image that is cut into rows of tiles
 ENOUGH = 24  # tiles of a task
 LEAST_PANELS = 2  # of a block of output channels, even if M then leaves L2: each block reads all of V
@@ -130,7 +129,8 @@ def work(variant: Variant, op: FusedOp, lanes: int) -> Work:
     classes = list(g.classes(g.regions(g.batch), g.batch))
     parts = np.array([(len(c.tiles), 1.0) for c in classes]) * [[c.count * len(c.phases)] for c in classes]
     products, weights = parts.sum(0) * g.channels * g.out_channels
-    transformed = len(g.points) * g.batch * g.tiles * (g.channels * len(variant.phases) + g.out_channels)
+    channels = g.channels * len(variant.phases) + g.out_vectors * g.lanes
+    transformed = len(g.points) * g.batch * g.tiles * channels
     return Work(
         products=float(products),
         rate=PRODUCT_RATE * _tile_rate([len(c.tiles) for c in classes]),
