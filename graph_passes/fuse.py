@@ -20,6 +20,7 @@ from ..compiler.ir.types import TensorType
 from ..compiler.ops.base import Op
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.movement import Identity, Reshape
+from ..compiler.templates.common import inline_cheap
 
 MAX_NODES = 24
 MAX_INPUTS = 12
@@ -45,6 +46,8 @@ def fuse(graph: Graph) -> Graph:
     groups: list[_Group] = []
     order = {id(n): i for i, n in enumerate(graph.nodes)}
     for node in graph.nodes:
+        if node.outputs[0] in group_of:
+            continue  # part of a region
         kind = classify(graph, node)
         group = _join(graph, node, kind, group_of, consumers)
         if group is None:
@@ -58,6 +61,11 @@ def fuse(graph: Graph) -> Graph:
         group.costly = group.costly or _is_costly(node.op)
         for o in node.outputs:
             group_of[o] = group
+        while group.kind == "anchor" and (region := _region(graph, group, consumers, order)):
+            group.nodes += region
+            group.output = region[-1].outputs[0]
+            group.position = order[id(region[-1])]
+            group_of |= {n.outputs[0]: group for n in region}
         if kind == "rows" or kind == "map":
             _absorb_prologues(graph, group, group_of, groups, consumers)
     groups.sort(key=lambda g: g.position)
@@ -162,6 +170,41 @@ def _join(
     if best is not None and kind == "map":
         best.kind = "map"
     return best
+
+
+def _region(
+    graph: Graph, group: _Group, consumers: dict[str, list[Node]], order: dict[int, int]
+) -> list[Node]:
+    """Elementwise operators that several times read the group's output, which nobody else does, up to the
+    first of them that alone is read by others: x · sigmoid(x). Empty where there are none.
+    """
+    if group.closed or len({id(n) for n in consumers.get(group.output, ())}) < 2:
+        return []
+    region: dict[int, Node] = {}
+    inner = [group.output]
+    waiting = {order[id(n)]: n for n in consumers[group.output]}
+    while waiting and not any(value in graph.outputs for value in inner):
+        node = waiting.pop(min(waiting))
+        region[id(node)] = node
+        nodes = [*group.nodes, *region.values()]
+        fits = len(nodes) <= MAX_NODES and len(_inputs(graph, nodes)) <= MAX_INPUTS
+        if not fits or len(node.outputs) > 1 or classify(graph, node) != "elementwise":
+            return []
+        if graph.types[node.outputs[0]].dims != group.shape:
+            return []
+        if all(id(n) in region for value in inner for n in consumers[value]):
+            return list(region.values()) if _one_pass(graph, nodes) else []
+        inner.append(node.outputs[0])
+        waiting |= {order[id(n)]: n for n in consumers.get(inner[-1], ()) if id(n) not in region}
+    return []
+
+
+def _one_pass(graph: Graph, nodes: list[Node]) -> bool:
+    """Whether all that follows the anchor is computed where its result is, nothing costly twice."""
+    op = _fused_node(graph, _Group(nodes, "anchor", nodes[-1].outputs[0])).op
+    inputs = tuple(graph.types[value] for value in _inputs(graph, nodes))
+    expr = inline_cheap(expression(op, inputs))
+    return sum(1 for st in expr.stages if st.name not in expr.outputs) == 1
 
 
 def _rank(group: _Group) -> tuple[bool, int]:
