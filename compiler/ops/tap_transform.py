@@ -23,14 +23,15 @@ WIDTH = 8  # f64 that are summed together
 @dataclass(frozen=True)
 class TapTransform(Op):
     """(out channels, in channels, *kernel) → every point's combination of the taps: rows of `group` output
-    channels, the last ones filled up with zeros, in the order (point, group of output channels, phase, input
-    channel).
+    channels in the order (point, group of output channels, phase, input channel). Zeros fill up the last
+    group, and the last `lanes` input channels.
 
     `coefficients[point][phase]` has one factor a tap. Sums are taken in f64 and rounded once.
     """
 
     coefficients: tuple[tuple[tuple[float, ...], ...], ...]
     group: int
+    lanes: int = 1
 
     def __call__(self, w: np.ndarray) -> np.ndarray:
         return self.reference(w)[0]
@@ -40,16 +41,19 @@ class TapTransform(Op):
         taps = {len(factors) for phases in self.coefficients for factors in phases}
         if w.dtype is not F32 or taps != {prod(w.dims[2:])}:
             fail(f"weights {w} do not fit {taps} taps")
-        rows = sum(map(len, self.coefficients)) * self._groups(w.dims[0]) * w.dims[1]
+        rows = sum(map(len, self.coefficients)) * self._groups(w.dims[0]) * self._channels(w.dims[1])
         return (TensorType(F32, (rows, self.group)),)
 
     def _groups(self, out: int) -> int:
         return -(-out // self.group)
 
+    def _channels(self, channels: int) -> int:
+        return -(-channels // self.lanes) * self.lanes
+
     def reference(self, w: np.ndarray) -> tuple[np.ndarray, ...]:
-        channels, out = w.shape[1], self._groups(w.shape[0]) * self.group
+        out, channels = self._groups(w.shape[0]) * self.group, self._channels(w.shape[1])
         taps = np.zeros((out, channels, prod(w.shape[2:])))
-        taps[: w.shape[0]] = w.reshape(*w.shape[:2], -1)
+        taps[: w.shape[0], : w.shape[1]] = w.reshape(*w.shape[:2], -1)
         points = []
         for phases in self.coefficients:
             u = np.stack([taps @ np.array(factors) for factors in phases]).astype(np.float32)
@@ -59,7 +63,8 @@ class TapTransform(Op):
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
         weights = given(inputs[0])
-        out, channels, *kernel = weights.dims
+        out, given_channels, *kernel = weights.dims
+        channels = self._channels(given_channels)
         params = (Buffer("w", F32, weights.dims), Buffer("u", F32, outputs[0].dims))
         w = Tensor("w", F32, weights.dims)
         width, groups = (WIDTH if self.group % WIDTH == 0 else 1), self._groups(out)
@@ -69,8 +74,9 @@ class TapTransform(Op):
         for k, tap in enumerate(np.ndindex(*kernel)):
             channel = OUT * self.group + at
             value = s.cast(w[(channel, IC, *tap)], F64)
-            if out % self.group:
-                value = s.select(s.lt(channel, out), value, s.const(0.0, F64))
+            inside = [s.lt(channel, out)] * (out % self.group > 0)
+            inside += [s.lt(IC, given_channels)] * (channels > given_channels)
+            value = s.select(s.both(*inside), value, s.const(0.0, F64))
             body.append(_lanes(width, Store(d.name, (s.const(k), LANE), value)))
         first = 0
         for phases in self.coefficients:

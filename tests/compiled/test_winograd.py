@@ -49,8 +49,8 @@ DEEP_5 = Shape(1, 48, 32, 14, 7, (2, 2, 2, 2))
 MANY_TILES = Shape(1, 32, 64, 31, 29)
 LONG_SUMS = Shape(1, 512, 32, 8, 14)
 HALF_PANEL = Shape(1, 32, 16, 7, 9)
-PART_OF_VECTOR = Shape(2, 16, 40, 9, 6)
-PART_OF_VECTOR_5 = Shape(1, 16, 24, 9, 5, (2, 2, 2, 2))
+PART_OF_VECTOR = Shape(2, 24, 40, 9, 6)
+PART_OF_VECTOR_5 = Shape(1, 20, 24, 9, 5, (2, 2, 2, 2))
 LONG_SUMS_5 = Shape(1, 512, 32, 6, 9, (2, 2, 2, 2))
 SHAPES = {
     "winograd2": (ONE_TILE, ODD, WIDE_PADS, BATCH, PART_OF_VECTOR),

@@ -95,5 +95,6 @@ CASES = [
     Case(TapTransform((((1.0,),), ((0.5,),)), 3), ("f32[6,2,1,1]",)),
     Case(TapTransform(WINOGRAD, 16), ("f32[32,3,3,3]",)),
     Case(TapTransform(WINOGRAD, 16), ("f32[20,3,3,3]",), "a group that is not full"),
+    Case(TapTransform(WINOGRAD, 8, 4), ("f32[10,6,3,3]",), "channels that fill no vector"),
     Case(TapTransform((WINOGRAD[0] + WINOGRAD[8], WINOGRAD[2]), 8), ("f32[16,5,3,3]",), "phases"),
 ]

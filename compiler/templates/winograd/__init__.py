@@ -27,11 +27,12 @@ __all__ = ["ALGORITHMS", "VARIANTS", "Params", "matches", "params", "schedule"]
 
 
 def fits(variant: Variant, op: FusedOp, lanes: int) -> bool:
-    """Whether all input channels are whole vectors, and output channels fill half of the panels at least."""
+    """Whether channels fill half of the vectors and panels at least."""
     if not suits(op, variant):
         return False
     g = geometry(op, variant, lanes)
-    full = g.channels % lanes == 0 and VECTORS * g.out_vectors * lanes >= g.out_channels
+    _, channels, *_ = op.graph.types[op.graph.nodes[0].inputs[0] or ""].dims
+    full = 2 * channels >= g.channels and VECTORS * g.out_vectors * lanes >= g.out_channels
     return full and min(g.channels, g.out_channels, g.tiles, g.batch) > 0
 
 
@@ -43,7 +44,7 @@ def layouts(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
 def weights(variant: Variant, op: FusedOp, lanes: int) -> Mapping[int, Pack]:
     position = op.graph.inputs.index(op.graph.nodes[0].inputs[1] or "")
     g = geometry(op, variant, lanes)
-    return {position: TapTransform(g.coefficients, VECTORS * lanes)}
+    return {position: TapTransform(g.coefficients, VECTORS * lanes, lanes)}
 
 
 ALGORITHMS = tuple(

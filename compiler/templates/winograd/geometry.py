@@ -108,8 +108,8 @@ class PointClass:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of one convolution; channels in vectors of `lanes`. `out_channels` fill whole panels of weights,
-    `out_vectors` are those of the result.
+    """Sizes of one convolution. `channels` fill whole vectors of `lanes`, `out_channels` whole panels of
+    weights, beyond the `out_vectors` of the result.
     """
 
     variant: Variant
@@ -236,7 +236,7 @@ def geometry(op: FusedOp, variant: Variant, lanes: int) -> Geometry:
     batch, channels, height, width = op.graph.types[node.inputs[0] or ""].dims
     _, out_channels, out_height, out_width = op.graph.types[node.outputs[0]].dims
     panel, vectors = VECTORS * lanes, -(-out_channels // lanes)
-    counts = (batch, channels, -(-out_channels // panel) * panel, vectors)
+    counts = (batch, -(-channels // lanes) * lanes, -(-out_channels // panel) * panel, vectors)
     sizes = (height, width, out_height, out_width)
     return _geometry(variant, lanes, *counts, *sizes, node.op.pads[0], node.op.pads[1])
 
