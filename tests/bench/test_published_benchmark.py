@@ -1,0 +1,31 @@
+"""benchmarks/published.py takes networks out of packages, verifies and times them."""
+
+from __future__ import annotations
+
+import zipfile
+
+import onnx
+
+from .networks import relu
+from .scripts import script
+
+published = script("published")
+
+
+def test_a_row_for_each_network(tmp_path, monkeypatch, capsys):
+    with zipfile.ZipFile(tmp_path / "some_models-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("some_models/data/relu.onnx", relu().SerializeToString())
+        broken = relu()
+        broken.graph.node[0].op_type = "Frobnicate"
+        wheel.writestr("some_models/data/broken.onnx", broken.SerializeToString())
+    networks = tuple(
+        published.Published(name, "some-models==1.0", f"{name}.onnx") for name in ("relu", "broken", "other")
+    )
+    monkeypatch.setattr(published, "NETWORKS", networks)
+    given = ["relu", "broken", "--rounds", "1", "--wheels", str(tmp_path)]
+    assert published.main(given) == 1
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+    right, wrong = (line.strip("| ").split(" | ") for line in rows)
+    assert right[:2] == ["relu", "1"] and float(right[2].strip("*")) > 0 and right[-1] == "ok: 2 checks"
+    assert wrong[0] == "broken" and "Frobnicate" in wrong[-1]
+    assert onnx.load(tmp_path / "relu.onnx") == relu()
