@@ -77,6 +77,7 @@ def convolve_transposed(graph: Graph) -> Graph:
 def by_phases(r: Rewriter, node: Node) -> str | None:
     op, (x, weights, *rest) = node.op, node.inputs
     bias = rest[0] if rest else None
+    assert isinstance(op, ConvTranspose)
     w = r.const(weights)
     if x is None or weights is None or w is None or (bias is not None and r.const(bias) is None):
         return None
@@ -125,7 +126,7 @@ def _of_phases(w: np.ndarray, axes: list[_Axis], group: int) -> np.ndarray:
     w = w.reshape(group, channels // group, per_group, *(n for a in axes for n in (a.taps, a.stride)))
     taps = [3 + 2 * n for n in range(len(axes))]
     phases = [n + 1 for n in taps]
-    w = np.flip(w, taps).transpose(0, *phases, 2, 1, *taps)
+    w = np.flip(w, tuple(taps)).transpose(0, *phases, 2, 1, *taps)
     return np.ascontiguousarray(w.reshape(-1, channels // group, *(a.taps for a in axes)))
 
 

@@ -224,7 +224,7 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
         return None
     dims = {name: type.dims for name, type in expr.params}
     packs: list[Stage] = []
-    alone = len(s.loads(acc.body)) == 1
+    alone, extents = len(s.loads(acc.body)) == 1, {a.name: a.extent for a in acc.all_axes}
 
     ranges = {a.name: (0, a.extent - 1) for a in acc.all_axes}
 
@@ -234,8 +234,8 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
         if _stride(e, dims[e.tensor], vector, lanes) in (0, 1):
             return None
         packed = _packed(e, acc, vector.name, dims[e.tensor], len(packs))
-        if packed is not None and alone:
-            return None  # a copy of what is read once
+        if packed is not None and alone and extents.get(_name(e.index[-1]), 0) >= lanes:
+            return None  # a copy of what is read once, where `rows` reads vectors
         if packed is not None:
             packs.append(packed)
             return Load(packed.name, tuple(Var(a.name) for a in packed.axes), e.type)
@@ -254,6 +254,10 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
             return None
     stages = [*packs, *(replace(st, body=body) if st.name == ACC else st for st in expr.stages)]
     return replace(expr, stages=tuple(stages))
+
+
+def _name(e: Expr) -> str:
+    return e.name if isinstance(e, Var) else ""
 
 
 def _stride(load: Load, shape: tuple[int, ...], axis: Axis, lanes: int) -> int | None:

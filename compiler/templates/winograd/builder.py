@@ -362,8 +362,8 @@ class Builder:
         if self.p.fused and (g.out_height % m or g.tile_rows % self.p.rows):
             write = (If(s.lt(h, g.out_height), write),)
         pixels = loop("yi", rows.m, loop("xi", columns.m, *write, kind="unroll"), kind="unroll")
-        body = (loop("lane", g.lanes, *stores, kind="vector"), pixels)
-        body = (Alloc(half, (Alloc(result, body),)),)
+        inner = Alloc(result, (loop("lane", g.lanes, *stores, kind="vector"), pixels))
+        body: Body = (Alloc(half, (inner,)),)
         return body if g.out_vectors * g.lanes == g.out_channels else (If(s.lt(oc, g.out_vectors), body),)
 
     def epilogue(self, st: Stage, index: tuple[Expr, ...], total: Expr) -> Stmt:
