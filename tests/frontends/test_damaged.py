@@ -12,6 +12,8 @@ from burnish.frontends.onnx.importer import import_onnx
 from .build import I64, X, model, node, untyped, value, weight
 from .must_fail.models import RELU, exponential_functions, nested_ifs
 
+pytestmark = pytest.mark.filterwarnings("ignore::burnish.errors.ModelWarning")
+
 
 def network() -> onnx.ModelProto:
     nodes = [
