@@ -55,28 +55,27 @@ def parse_dims(ctx: click.Context, option: click.Parameter, texts: tuple[str, ..
     return dims
 
 
-def parse_values(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """rate=16000 → {"rate": "16000"}; `source.fixed` reads the texts."""
-    values: dict[str, str] = {}
+def _named(option: str, texts: tuple[str, ...], expected: str) -> dict[str, str]:
+    """NAME=TEXT → {"NAME": "TEXT"}"""
+    found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not name or not value.strip():
-            raise InputError(
-                f"--value {text!r}: expected NAME=VALUE, such as rate=16000, sizes=[1,2] or x=x.npy"
-            )
-        values[_once("--value", name, values)] = value.strip()
-    return values
+        if not equals or not name or not value:
+            raise InputError(f"{option} {text!r}: expected {expected}")
+        found[_once(option, name, found)] = value
+    return found
+
+
+def parse_values(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """rate=16000 → {"rate": "16000"}; `source.fixed` reads the texts."""
+    expected = "NAME=VALUE, such as rate=16000, sizes=[1,2] or x=x.npy"
+    return _named("--value", tuple(text.strip() for text in texts), expected)
 
 
 def parse_files(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Path]:
     """x=x.npy → {"x": Path("x.npy")}"""
-    files: dict[str, Path] = {}
-    for text in texts:
-        name, equals, path = text.partition("=")
-        if not equals or not name or not path:
-            raise InputError(f"{option.opts[0]} {text!r}: expected NAME=FILE")
-        files[_once(option.opts[0], name, files)] = Path(path)
-    return files
+    found = _named(option.opts[0], texts, "NAME=FILE")
+    return {name: Path(path) for name, path in found.items()}
 
 
 def parse_precisions(ctx: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:

@@ -82,9 +82,10 @@ def fixed(model: onnx.ModelProto, values: Mapping[str, str]) -> onnx.ModelProto:
             )
         array = _value(name, text, inputs[name])
         resolve_inputs([inputs[name]], {}, {}, {name: array}, {})
-        kept = [tensor for tensor in model.graph.initializer if tensor.name != name]
-        del model.graph.initializer[:]
-        model.graph.initializer.extend([*kept, onnx.numpy_helper.from_array(array, name)])
+        held = model.graph.initializer
+        for n in [n for n, tensor in enumerate(held) if tensor.name == name]:
+            del held[n]  # the input's default
+        held.append(onnx.numpy_helper.from_array(array, name))
         model.graph.input.remove(inputs[name])
     return model
 

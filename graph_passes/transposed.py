@@ -9,7 +9,6 @@ efficient sub-pixel convolutional neural network); a copy brings the outputs in 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -39,7 +38,7 @@ class _Axis:
         """Of one phase."""
         return -(-self.kernel // self.stride)
 
-    @cached_property
+    @property
     def first(self) -> int:
         """Which output of a phase's convolution without padding comes first."""
         return self.pad // self.stride
