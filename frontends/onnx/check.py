@@ -16,6 +16,8 @@ from .external_data import checked_bytes, onnx_dtype, read_external
 
 OLDEST_OPSET = 7
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
+ADDED = ("LayerNormalization", "SimplifiedLayerNormalization")
+"""Operators that onnxruntime's optimisers write in ONNX's own domain, at opsets that lack them."""
 MAX_DEPTH = 24
 """Of graphs nested in attributes, and of functions that call functions."""
 _SMALL = 1 << 16  # bytes; a larger initializer is declared to the checker as an input, not copied
@@ -190,8 +192,12 @@ def _check_operators(model: ModelProto, opsets: dict[str, int]) -> None:
         if node.domain not in ("", "ai.onnx") or (node.domain, node.op_type) in own:
             continue
         version = (opset_imports(owner.opset_import, f"function {owner.name!r}") if owner else opsets).get("")
-        if version is not None and not onnx.defs.has(node.op_type, max_inclusive_version=version):
+        if version is not None and not (_in_onnx(node, version) or node.op_type in ADDED):
             raise unknown_operator(node, version)
+
+
+def _in_onnx(node: NodeProto, opset: int) -> bool:
+    return onnx.defs.has(node.op_type, max_inclusive_version=opset)
 
 
 def unknown_operator(node: NodeProto, opset: int | None) -> UnsupportedError:
@@ -204,16 +210,17 @@ def unknown_operator(node: NodeProto, opset: int | None) -> UnsupportedError:
 
 def _for_checker(model: ModelProto, opset: int) -> ModelProto:
     """A copy with what ONNX's checker insists on, and with what it would refuse in a domain of its own:
-    GroupNormalization before opset 21, deprecated because its scales were specified otherwise than elsewhere.
+    GroupNormalization before opset 21, deprecated because its scales were specified otherwise than elsewhere,
+    and what is ADDED.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
     _complete_types(copy.graph)
-    if opset < 21:
-        for node, owner, _ in _all_nodes(copy):
-            if owner is None and node.op_type == "GroupNormalization" and node.domain in ("", "ai.onnx"):
-                node.domain = "burnish.deprecated"
-        copy.opset_import.add(domain="burnish.deprecated", version=1)
+    for node, owner, _ in _all_nodes(copy):
+        refused = not _in_onnx(node, opset) or (node.op_type == "GroupNormalization" and opset < 21)
+        if owner is None and node.domain in ("", "ai.onnx") and refused:
+            node.domain = "burnish.unchecked"
+    copy.opset_import.add(domain="burnish.unchecked", version=1)
     return copy
 
 

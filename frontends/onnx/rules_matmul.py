@@ -16,10 +16,10 @@ from .registry import NodeContext, onnx
 
 @onnx("MatMul")
 def matmul(c: NodeContext, a: str, b: str):
-    return _matmul(c, MatMul(), a, b)
+    return matrix_product(c, MatMul(), a, b)
 
 
-def _matmul(c: NodeContext, op: Op, a: str, b: str, *more: str | None) -> str:
+def matrix_product(c: NodeContext, op: Op, a: str, b: str, *more: str | None) -> str:
     """numpy's matmul: a vector at the left is a row, at the right a column; its axis of 1 goes away."""
     x, y = c.type(a).dims, c.type(b).dims
     if not x or not y:
@@ -42,18 +42,19 @@ def matmul_integer(c: NodeContext, a: str, b: str, a_zero: str | None = None, b_
     """A vector of zero points has one for each row of a, or column of b."""
     if a_zero is not None and len(shape := c.type(a_zero).dims) == 1 and shape != (1,):
         a_zero = c.one(Reshape((*shape, 1)), a_zero)
-    return _matmul(c, MatMulInteger(), a, b, a_zero, b_zero)
+    return matrix_product(c, MatMulInteger(), a, b, a_zero, b_zero)
 
 
 @onnx("Gemm")
 def gemm(c: NodeContext, a: str, b: str, bias: str | None = None):
-    product = _scaled(c, c.one(MatMul(bool(c.attr("transA", 0)), bool(c.attr("transB", 0))), a, b), "alpha")
+    product = scaled(c, c.one(MatMul(bool(c.attr("transA", 0)), bool(c.attr("transB", 0))), a, b), "alpha")
     if bias is None or c.attr("beta", 1.0) == 0:
         return product
-    return c.emit(Binary("add"), product, _scaled(c, bias, "beta"))
+    return c.emit(Binary("add"), product, scaled(c, bias, "beta"))
 
 
-def _scaled(c: NodeContext, x: str, factor: str) -> str:
+def scaled(c: NodeContext, x: str, factor: str) -> str:
+    """x times the attribute of that name."""
     value = c.attr(factor, 1.0)
     return x if value == 1 else c.one(Binary("mul"), x, c.const(np.array(value, c.type(x).dtype.numpy)))
 

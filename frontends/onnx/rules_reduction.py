@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ...compiler.ops.base import Op
 from ...compiler.ops.elementwise import Cast
 from ...compiler.ops.movement import Reshape
 from ...compiler.ops.reduction import REDUCTIONS, ArgReduce, Hardmax, Reduce, Softmax
@@ -59,15 +62,19 @@ def _flattened_rule(name: str):
     """Before opset 13: over all axes from `axis` on, taken as one."""
 
     def rule(c: NodeContext, x: str):
-        dims = c.type(x).dims
-        axis = c.attr("axis", 1)
-        axis = axis if axis == len(dims) else axis_of(axis, len(dims))
-        if axis == len(dims) - 1:
-            return c.emit(SOFTMAX_FAMILY[name](axis), x)
-        flat = c.one(Reshape((size_of(dims[:axis]), size_of(dims[axis:]))), x)
-        return c.emit(Reshape(dims), c.one(SOFTMAX_FAMILY[name](1), flat))
+        axis, rank = c.attr("axis", 1), c.type(x).rank
+        return softmax_of_flat(c, SOFTMAX_FAMILY[name], x, axis if axis == rank else axis_of(axis, rank))
 
     return rule
+
+
+def softmax_of_flat(c: NodeContext, op: Callable[[int], Op], x: str, axis: int) -> str:
+    """`op(axis)` of x as a matrix: the axes before `axis`, those from it on."""
+    dims = c.type(x).dims
+    if axis == len(dims) - 1:
+        return c.one(op(axis), x)
+    flat = c.one(Reshape((size_of(dims[:axis]), size_of(dims[axis:]))), x)
+    return c.one(Reshape(dims), c.one(op(1), flat))
 
 
 def _axis_rule(name: str):

@@ -1,0 +1,160 @@
+"""Import of onnxruntime's attention operators, whose heads lie side by side in the last axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...compiler.ops.elementwise import Binary, Where
+from ...compiler.ops.matmul import MatMul
+from ...compiler.ops.movement import Concat, Reshape, Slice, Transpose
+from ...compiler.ops.reduction import Softmax
+from ...errors import ModelError
+from .registry import NodeContext
+from .rules_microsoft import Results, microsoft, total
+
+
+@microsoft("Attention")
+def attention(
+    c: NodeContext,
+    x: str,
+    weights: str,
+    bias: str | None = None,
+    mask: str | None = None,
+    past: str | None = None,
+    added: str | None = None,
+    *shared: str | None,
+) -> Results:
+    refuse_shared_buffers(c, *shared)
+    projected = total(c, c.one(MatMul(), x, weights), bias)
+    return self_attention(c, projected, mask, past, added)
+
+
+def refuse_shared_buffers(c: NodeContext, *inputs: str | None) -> None:
+    """Buffers of keys and values that are longer than the values in them, and what goes with them."""
+    if c.attr("past_present_share_buffer", 0) or any(i is not None for i in inputs):
+        raise c.unsupported("a buffer that past and present share", "export the model without it")
+    if c.attr("do_rotary", 0):
+        raise c.unsupported("do_rotary", "export it with rotary embeddings as operators of their own")
+
+
+def self_attention(
+    c: NodeContext, projected: str, mask: str | None, past: str | None, added: str | None = None
+) -> Results:
+    """Of queries, keys and values [batch, steps, their widths behind each other]; its output and present."""
+    width = c.type(projected).dims[-1]
+    widths = tuple(c.attr("qkv_hidden_sizes") or (width // 3,) * 3)
+    if len(widths) != 3 or sum(widths) != width:
+        raise ModelError(f"{c.label}: queries, keys and values of the widths {list(widths)} are not {width}")
+    starts = (0, widths[0], widths[0] + widths[1])
+    q, k, v = (heads(c, part(c, projected, -1, s, n)) for s, n in zip(starts, widths))
+    if past is not None:
+        k, v = (c.one(Concat(2), halved(c, past, n), new) for n, new in enumerate((k, v)))
+    stacked = [c.one(Reshape((1, *c.type(t).dims)), t) for t in (k, v)] if c.wants(1) else []
+    present = c.one(Concat(0), *stacked) if stacked else None
+    return attend(c, q, k, v, mask, added), present
+
+
+@microsoft("MultiHeadAttention")
+def multi_head_attention(
+    c: NodeContext,
+    q: str,
+    k: str | None = None,
+    v: str | None = None,
+    bias: str | None = None,
+    mask: str | None = None,
+    added: str | None = None,
+    past_k: str | None = None,
+    past_v: str | None = None,
+    *shared: str | None,
+) -> Results:
+    refuse_shared_buffers(c, *shared)
+    if k is None or v is None:
+        raise c.unsupported("packed queries, keys or values", "export the model for onnxruntime on a CPU")
+    parts = [q, k, v]
+    if bias is not None:
+        if c.type(k).rank == 4:
+            raise c.unsupported("a bias where keys are given by head", "add it by an operator of its own")
+        sizes = [c.type(t).dims[-1] for t in parts]
+        starts = [sum(sizes[:n]) for n in range(3)]
+        parts = [total(c, t, part(c, bias, 0, s, n)) for t, s, n in zip(parts, starts, sizes)]
+    queries, keys, values = (t if c.type(t).rank == 4 else heads(c, t) for t in parts)
+    if past_k is not None and past_v is not None:
+        keys, values = c.one(Concat(2), past_k, keys), c.one(Concat(2), past_v, values)
+    return attend(c, queries, keys, values, mask, added), keys, values
+
+
+def part(c: NodeContext, x: str, axis: int, start: int, size: int) -> str:
+    """[start, start + size) of an axis."""
+    dims = list(c.type(x).dims)
+    starts = [0] * len(dims)
+    starts[axis], dims[axis] = start, size
+    return c.one(Slice(tuple(starts), tuple(dims), (1,) * len(dims)), x)
+
+
+def halved(c: NodeContext, past: str, n: int) -> str:
+    """Keys (0) or values (1) of both."""
+    dims = c.type(past).dims
+    return c.one(Reshape(dims[1:]), part(c, past, 0, n, 1))
+
+
+def heads(c: NodeContext, x: str) -> str:
+    """[batch, heads, steps, size] of [batch, steps, heads · size]."""
+    count = c.required("num_heads")
+    if c.type(x).rank != 3 or c.type(x).dims[2] % count:
+        raise ModelError(f"{c.label}: {c.type(x)}: expected [batch, steps, a multiple of {count}]")
+    batch, steps, width = c.type(x).dims
+    return c.one(Transpose((0, 2, 1, 3)), c.one(Reshape((batch, steps, count, width // count)), x))
+
+
+def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str | None) -> str:
+    """softmax(scale · q · kᵀ + mask + added) · v as [batch, steps, heads · size]; each of q, k and v is
+    [batch, heads, its steps, size]."""
+    batch, count, steps, size = c.type(q).dims
+    length = c.type(k).dims[2]
+    number = c.type(q).dtype.numpy
+    scale = c.attr("scale") or 1 / math.sqrt(size)
+    scores = c.one(Binary("mul"), c.one(MatMul(trans_b=True), q, k), c.const(np.array(scale, number)))
+    terms = [added]
+    if mask is not None:
+        visible = seen(c, mask, batch, steps, length)
+        hidden = c.const(np.array(c.attr("mask_filter_value", -1e4), number))
+        terms.append(c.one(Where(), visible, c.const(np.array(0, number)), hidden))
+    if c.attr("unidirectional", 0):
+        later = np.triu(np.full((steps, length), np.finfo(number).min, number), length - steps + 1)
+        terms.append(c.const(later))
+    result = c.one(MatMul(), c.one(Softmax(3), total(c, scores, *terms)), v)
+    return c.one(Reshape((batch, steps, count * c.type(v).dims[3])), c.one(Transpose((0, 2, 1, 3)), result))
+
+
+def seen(c: NodeContext, mask: str, batch: int, steps: int, length: int) -> str:
+    """bool[batch or 1, 1, steps or 1, length] of a mask in one of onnxruntime's forms:
+
+    [batch, length], [batch, steps, length]    1 where a key counts
+    [batch]                                    how many keys count
+    [2 · batch]                                before which key those end that count, where they begin
+    """
+    type = c.type(mask)
+
+    def constant(values: np.ndarray | int) -> str:
+        return c.const(np.asarray(values, type.dtype.numpy))
+
+    def column(start: int) -> str:
+        return c.one(Reshape((batch, 1, 1, 1)), part(c, mask, 0, start, batch))
+
+    forms: Sequence[tuple[int, ...]] = ((batch, length), (1, length), (batch, steps, length))
+    if type.dims in forms:
+        middle = (1,) if type.rank == 2 else ()
+        return c.one(
+            Reshape((type.dims[0], 1, *middle, *type.dims[1:])), c.one(Binary("gt"), mask, constant(0))
+        )
+    place = constant(np.arange(length))
+    if type.dims == (batch,):
+        return c.one(Binary("lt"), place, column(0))
+    if type.dims == (2 * batch,):
+        begun = c.one(Binary("ge"), place, column(batch))
+        return c.one(Binary("and"), begun, c.one(Binary("lt"), place, column(0)))
+    expected = ", ".join(str(list(f)) for f in (*forms, (batch,), (2 * batch,)))
+    raise c.unsupported(f"a mask {type}", f"expected one of {expected}")

@@ -1,0 +1,170 @@
+"""onnxruntime's own operators, as its optimisers and its quantisers write them, against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from burnish.errors import UnsupportedError
+from burnish.frontends.onnx.importer import import_onnx
+
+from .one_node import Array, Node, assert_agrees, f32, floats, ints
+
+pytest.importorskip("onnxruntime")
+RNG = np.random.default_rng(3)
+
+
+def own(op: str, inputs: tuple[Array | None, ...], outputs: int = 1, **rest: Any) -> Node:
+    """A node of the domain; what is no field of `Node` is an attribute."""
+    fields = {key: rest.pop(key) for key in ("tolerance", "without") if key in rest}
+    return Node(op, inputs, rest, outputs, domain="com.microsoft", **fields)
+
+
+def integers(dtype: type, *shape: int, low: int = -128) -> Array:
+    low = max(low, 0) if dtype is np.uint8 else low
+    return RNG.integers(low, low + 256, shape).clip(np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
+
+
+def scalar(value: float, dtype: type = np.float32) -> Array:
+    return np.array(value, dtype)
+
+
+X, WIDE = f32(2, 5, 12), f32(12) + 1
+CONV = f32(1, 4, 7, 6), f32(6, 4, 3, 3), f32(6)
+FUSED = [
+    own("Gelu", (X,)),
+    own("BiasGelu", (X, f32(12))),
+    own("FastGelu", (X,)),
+    own("FastGelu", (X, f32(12))),
+    own("QuickGelu", (X,)),
+    own("QuickGelu", (X,), alpha=0.7),
+    own("ExpandDims", (X, np.array(1, np.int32))),
+    own("Pad", (f32(3, 4), ints(0, 1, 2, 0), scalar(0.5)), mode="constant"),
+    own("Trilu", (f32(5, 4), scalar(1, np.int64)), upper=0),
+    own("FusedMatMul", (f32(3, 4, 5), f32(3, 6, 4)), transA=1, transB=1, alpha=0.3),
+    own("FusedMatMul", (f32(4), f32(3, 4, 5)), transA=1),
+    own("TransposeMatMul", (f32(3, 5, 4), f32(3, 6, 4)), transB=1),
+    *(
+        own("FusedConv", CONV, activation=name, pads=[1, 0, 1, 2], strides=[2, 1], **rest)
+        for name, rest in (
+            ("Relu", {}),
+            ("Sigmoid", {}),
+            ("LeakyRelu", {"activation_params": [0.2]}),
+            ("Clip", {"activation_params": [-0.3, 0.9]}),
+        )
+    ),
+    own("FusedConv", (*CONV, f32(1, 6, 5, 4)), activation="Relu"),
+    own("FusedConv", (*CONV[:2], None, f32(1, 6, 5, 4)), activation="Tanh"),
+    own("FusedGemm", (f32(4, 3), f32(5, 4), f32(5)), transA=1, transB=1, alpha=0.5, activation="Relu"),
+    own("FusedGemm", (f32(3, 4), f32(4, 5)), activation="LeakyRelu", activation_alpha=0.1),
+]
+TABLES = f32(30, 12), f32(9, 12), f32(2, 12)
+WORDS, SEGMENTS = RNG.integers(0, 30, (2, 5)).astype(np.int32), RNG.integers(0, 2, (2, 5)).astype(np.int32)
+MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+NORMALISATIONS = [
+    *(Node("LayerNormalization", (X, WIDE, f32(12)), {"axis": -1}, opset=n) for n in (9, 13)),
+    Node("SimplifiedLayerNormalization", (X, WIDE), {"axis": -1, "epsilon": 1e-3}, opset=13),
+    own("SkipLayerNormalization", (X, f32(2, 5, 12), WIDE)),
+    own("SkipLayerNormalization", (X, f32(2, 5, 12), WIDE, f32(12)), epsilon=1e-2),
+    own("SkipLayerNormalization", (X, f32(2, 5, 12), WIDE, f32(12), f32(12)), 4, without=(1, 2)),
+    own("SkipSimplifiedLayerNormalization", (X, f32(2, 5, 12), WIDE), 4, without=(1, 2)),
+    own("EmbedLayerNormalization", (WORDS, SEGMENTS, *TABLES, WIDE, f32(12), MASK), 3),
+    own("EmbedLayerNormalization", (WORDS, None, *TABLES[:2], None, WIDE, f32(12)), 2),
+    own("EmbedLayerNormalization", (WORDS, SEGMENTS, *TABLES, WIDE, f32(12), MASK, SEGMENTS + 4), 2),
+]
+
+PROJECTED = X, f32(12, 36), f32(36)
+PAST = f32(2, 2, 3, 2, 4)  # of 2 steps, 3 heads of 4
+SELF = {"num_heads": 3}
+ENDS, SPANS = np.array([3, 5], np.int32), np.array([3, 5, 1, 0], np.int32)
+EACH = (RNG.integers(0, 4, (2, 5, 5)) > 0).astype(np.int32)
+QUERY, KEY, VALUE, BIAS = f32(2, 5, 12), f32(2, 7, 12), f32(2, 7, 6), f32(30)
+LONGER = (np.arange(7) < np.array([[4], [7]])).astype(np.int32)
+ATTENTION = [
+    own("Attention", PROJECTED, **SELF),
+    own("Attention", (*PROJECTED[:2], None), **SELF, scale=0.2),
+    *(own("Attention", (*PROJECTED, mask), **SELF) for mask in (MASK, EACH, ENDS, SPANS)),
+    own("Attention", (*PROJECTED, MASK), **SELF, mask_filter_value=-3.0),
+    own("Attention", PROJECTED, **SELF, unidirectional=1),
+    own("Attention", (*PROJECTED, None, PAST), 2, **SELF, unidirectional=1),
+    own("Attention", (*PROJECTED, None, None, f32(2, 3, 5, 5)), **SELF),
+    own("Attention", (X, f32(12, 30), f32(30)), **SELF, qkv_hidden_sizes=[12, 12, 6]),
+    own("MultiHeadAttention", (QUERY, KEY, VALUE), **SELF),
+    own("MultiHeadAttention", (QUERY, KEY, VALUE, BIAS), **SELF),
+    own("MultiHeadAttention", (QUERY, KEY, VALUE, None, LONGER, f32(1, 3, 5, 7)), **SELF),
+    own("MultiHeadAttention", (QUERY, KEY, VALUE, None, np.array([4, 7], np.int32)), **SELF),
+    own("MultiHeadAttention", (QUERY, f32(2, 3, 7, 4), f32(2, 3, 7, 4)), **SELF),
+    own(
+        "MultiHeadAttention",
+        (QUERY, f32(2, 5, 12), f32(2, 5, 12), None, None, None, f32(2, 3, 2, 4), f32(2, 3, 2, 4)),
+        3,
+        **SELF,
+    ),
+]
+
+A8, B8 = integers(np.uint8, 2, 3, 6, 5), integers(np.uint8, 3, 1, 5)
+S8 = integers(np.int8, 2, 3, 6, 5)
+LEFT, RIGHT = scalar(0.04), scalar(0.03)
+OF_A, OF_B, OF_S = scalar(120, np.uint8), scalar(7, np.uint8), scalar(-5, np.int8)
+RESULT = scalar(0.05), scalar(99, np.uint8)
+COLUMNS = np.abs(f32(7)) / 50 + 0.01, integers(np.int8, 7)
+M8, N8 = integers(np.uint8, 4, 6), integers(np.int8, 6, 7)
+QUANTISED = [
+    own("QuantizeLinear", (X, scalar(0.02), scalar(300, np.uint16))),
+    own(
+        "DequantizeLinear",
+        (integers(np.int8, 5, 4), floats(0.1, 0.2, 0.3, 0.4), integers(np.int8, 4)),
+        axis=1,
+    ),
+    own("QLinearAdd", (A8, LEFT, OF_A, B8, RIGHT, OF_B, *RESULT)),
+    own("QLinearAdd", (S8, LEFT, OF_S, S8[:, :1], RIGHT, OF_S, scalar(0.0973), OF_S)),
+    own("QLinearMul", (A8, LEFT, OF_A, B8, RIGHT, OF_B, scalar(0.2), scalar(99, np.uint8))),
+    own("QLinearSigmoid", (A8, LEFT, OF_A, scalar(1 / 256), scalar(0, np.uint8))),
+    own("QLinearSigmoid", (S8, LEFT, OF_S, scalar(1 / 256), scalar(-128, np.int8))),
+    own("QLinearLeakyRelu", (A8, LEFT, OF_A, *RESULT), alpha=0.3),
+    own("QLinearSoftmax", (A8, LEFT, OF_A, scalar(1 / 256), scalar(0, np.uint8)), axis=1, opset=13),
+    own("QLinearSoftmax", (A8, LEFT, OF_A, scalar(1 / 256), scalar(0, np.uint8)), axis=2, opset=11),
+    own("QLinearAveragePool", (A8, LEFT, OF_A, *RESULT), kernel_shape=[3, 2], pads=[1, 0, 1, 1]),
+    own("QLinearAveragePool", (A8, LEFT, OF_A, *RESULT), kernel_shape=[3, 2], strides=[2, 2], ceil_mode=1),
+    own("QLinearGlobalAveragePool", (A8, LEFT, OF_A, *RESULT)),
+    own("QLinearConcat", (*RESULT, A8, LEFT, OF_A, A8[:, :2], *RESULT), axis=1),
+    own("QLinearWhere", (S8 > 0, A8, LEFT, OF_A, A8[:1], RIGHT, OF_B, *RESULT)),
+    own("QGemm", (M8, LEFT, OF_A, N8, *COLUMNS, integers(np.int32, 7) * 30, scalar(0.7), OF_A)),
+    own("QGemm", (M8.T.copy(), LEFT, OF_A, N8.T.copy(), RIGHT, OF_S, None), transA=1, transB=1, alpha=0.5),
+    own("DynamicQuantizeMatMul", (f32(2, 4, 6), N8, *COLUMNS, f32(7)), tolerance=1e-4),
+    own("DynamicQuantizeMatMul", (f32(4, 6), N8, RIGHT), tolerance=1e-4),
+    own("MatMulIntegerToFloat", (M8, N8, LEFT, COLUMNS[0], OF_A, COLUMNS[1], f32(7)), tolerance=1e-4),
+    own("MatMulIntegerToFloat", (M8, N8, LEFT, RIGHT), tolerance=1e-4),
+    own(
+        "QAttention",
+        (integers(np.uint8, 2, 5, 12), integers(np.int8, 12, 36), f32(36), scalar(0.01), scalar(0.02))
+        + (ENDS, OF_A, OF_S),
+        num_heads=3,
+        tolerance=1e-4,
+    ),
+]
+
+
+@pytest.mark.parametrize("node", [*FUSED, *NORMALISATIONS, *ATTENTION, *QUANTISED], ids=str)
+def test_agrees(node: Node) -> None:
+    assert_agrees(node)
+
+
+REFUSED = {
+    "channels_last": own("QLinearGlobalAveragePool", (A8, LEFT, OF_A, *RESULT), channels_last=1),
+    "activation='Gelu2'": own("FusedConv", CONV, activation="Gelu2"),
+    "transBatchA": own("FusedMatMul", (f32(3, 4, 5), f32(4, 5, 6)), transBatchA=1),
+    "do_rotary": own("Attention", PROJECTED, **SELF, do_rotary=1),
+    "a mask i32[3]": own("Attention", (*PROJECTED, np.array([1, 2, 3], np.int32)), **SELF),
+    "packed": own("MultiHeadAttention", (f32(2, 5, 3, 3, 4),), **SELF),
+    "output 'y1'": own("SkipLayerNormalization", (X, X, WIDE), 2),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what: str) -> None:
+    with pytest.raises(UnsupportedError) as error:
+        import_onnx(REFUSED[what].model())
+    assert what in str(error.value)
+    assert f"'node' ({REFUSED[what].op})" in str(error.value)
