@@ -7,7 +7,7 @@ from itertools import product
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import F32, I8, I32, U8, Layout
-from ..compiler.ops.byte_products import PackBytes
+from ..compiler.ops.byte_products import BYTES, DotConv, PackBytes
 from ..compiler.ops.conv import Conv, ConvInteger
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.matmul import MatMul
@@ -43,6 +43,23 @@ def layouts_of(rank: int, block: int) -> tuple[Layout, ...]:
         Layout.channel_blocked(rank, block),
         Layout((0, *range(2, rank), 1)),
     )
+
+
+def words_layout(rank: int, block: int) -> Layout | None:
+    """Of words whose bytes are channels in blocks, in the same memory."""
+    return None if block == BYTES else Layout.channel_blocked(rank, block // BYTES)
+
+
+def kept_layouts(graph: Graph, value: str, block: int) -> tuple[Layout | None, ...]:
+    """All that a value may have, the plain one first."""
+    type = graph.types[value]
+    found: tuple[Layout | None, ...] = (None,)
+    if may_move(graph, value, block):
+        found += layouts_of(type.rank, block)
+    if type.dtype is I32 and type.rank > 2 and type.size and value not in graph.constants:
+        words = words_layout(type.rank, block)
+        found += (words,) * (words is not None)
+    return found
 
 
 def alternatives(
@@ -121,7 +138,9 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
         return [plain]
     if _packs_bytes(node):  # words are fewer than channels, and may be too few for a layout
         written = layouts if may_move(graph, node.outputs[0], block) else ()
-        return [Decision(a, b) for a, b in product((None, *(layouts if moving else ())), (None, *written))]
+        found = [Decision(a, b) for a, b in product((None, *(layouts if moving else ())), (None, *written))]
+        words = words_layout(rank, block)
+        return [*found, *([Decision(layouts[0], words)] if moving and words is not None else [])]
     if not _keeps_layout(graph, node, block):
         return [plain, *reading]
     layouts = layouts_of(result.rank, block)
@@ -164,6 +183,8 @@ def _convolution_alternatives(
         return [*found, *([Decision(lay, None) for lay in layouts] if may_read and one_group else [])]
     if one_group:
         found.append(Decision(None, blocked))
+        words = words_layout(len(blocked.order), block) if isinstance(conv, DotConv) else None
+        found += [Decision(words, blocked)] * (words is not None)
     if may_read:
         found.append(Decision(blocked, blocked))
         if one_group or depthwise:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import F32, I8, U8
-from ..compiler.ops.byte_products import BYTES, DotConv, DotMatMul, PackBytes, words_of
+from ..compiler.ops.byte_products import BYTES, DotConv, DotDepthwise, DotMatMul, PackBytes, words_of
 from ..compiler.ops.conv import Conv, ConvInteger
 from ..compiler.ops.elementwise import Binary, Cast
 from ..compiler.ops.matmul import MatMul, MatMulInteger
@@ -86,16 +86,24 @@ class _Bytes:
     def convolution(self, r: Rewriter, node: Node) -> str | None:
         assert isinstance(node.op, ConvInteger)
         x, w, x_zero, w_zero = (*node.inputs, None, None)[:4]
-        weights = self.convolved(r, x, w, w_zero, node.op)
+        weights = self.convolved(r, x, x_zero, w, w_zero, node.op)
         return None if weights is None else self.convolve(r, x or "", x_zero, weights, node.op)
 
     def convolved(
-        self, r: Rewriter, x: str | None, w: str | None, w_zero: str | None, op: ConvInteger | Conv
+        self,
+        r: Rewriter,
+        x: str | None,
+        x_zero: str | None,
+        w: str | None,
+        w_zero: str | None,
+        op: ConvInteger | Conv,
     ) -> _Weights | None:
-        """The weights less their zero points; None where words of four channels do not serve."""
+        """The weights less their zero points; None where words of four channels, or rows, do not serve."""
         found = _shifted(r, w, w_zero, 0)
         if not self.target.dot or found is None or r.type_of(x or "").size == 0:
             return None
+        if _by_channel(op, found.array):
+            return found if x_zero is None or r.const(x_zero) is not None else None
         return found if op.group == 1 or found.array.shape[1] % BYTES == 0 else None
 
     def words(self, r: Rewriter, weights: _Weights, axis: int) -> str:
@@ -109,11 +117,29 @@ class _Bytes:
         self, r: Rewriter, x: str, zero: str | None, weights: _Weights, op: ConvInteger | Conv
     ) -> str:
         rank = len(op.strides)
+        if _by_channel(op, weights.array):
+            total = self.by_channel(r, x, zero, weights, op)
+            return self.less(r, total, x, zero, weights.sums(0).reshape(-1, *(1,) * rank))
         pads = (0, 0, *op.pads[:rank], 0, 0, *op.pads[rank:])
-        words = r.emit(PackBytes(1, pads, self.flips(r, x)), x, *_present(zero))
+        fill = (zero,) if zero is not None and any(pads) else ()  # what fills up a word is multiplied by 0
+        words = r.emit(PackBytes(1, pads, self.flips(r, x)), x, *fill)
         dot = DotConv(op.strides, (0,) * (2 * rank), op.dilations, op.group, self.signed)
         total = r.emit(dot, words, self.words(r, weights, 1))
         return self.less(r, total, x, zero, weights.sums(0).reshape(-1, *(1,) * rank))
+
+    def by_channel(
+        self, r: Rewriter, x: str, zero: str | None, weights: _Weights, op: ConvInteger | Conv
+    ) -> str:
+        """The sums of bytes as they are, the constant zero point around them."""
+        known = None if zero is None else r.const(zero)
+        dot = DotDepthwise(
+            *(op.strides, op.pads, op.dilations, op.group),
+            rows=weights.array.shape[2],
+            fill=0 if known is None else known.item(),
+            flip=self.flips(r, x),
+            signed=self.signed,
+        )
+        return r.emit(dot, x, self.words(r, weights, 2))
 
     def product(self, r: Rewriter, node: Node) -> str | None:
         a, b, a_zero, b_zero = (*node.inputs, None, None)[:4]
@@ -168,7 +194,7 @@ class _Bytes:
         x, w = self.quantised(r, data, None), self.quantised(r, filters, 0)
         if x is None or w is None:
             return None
-        weights = self.convolved(r, x.value, w.value, w.zero, node.op)
+        weights = self.convolved(r, x.value, x.zero, w.value, w.zero, node.op)
         if weights is None or not weights.fits(0):
             return None
         total = self.convolve(r, x.value, x.zero, weights, node.op)
@@ -215,8 +241,9 @@ class _Bytes:
         return r.emit(Binary("mul"), r.emit(Cast("f32"), total), r.emit(Binary("mul"), right, left))
 
 
-def _present(value: str | None) -> tuple[str, ...]:
-    return () if value is None else (value,)
+def _by_channel(op: ConvInteger | Conv, weights: np.ndarray) -> bool:
+    """Whether each channel is convolved by itself, with weights of its own."""
+    return op.group > 1 and weights.shape[:2] == (op.group, 1)
 
 
 def _centred(r: Rewriter, x: str, zero: str | None) -> str:

@@ -98,9 +98,9 @@ class Packer:
                 continue
             position = inside.inputs.index(weights)
             if decision.writes is not None:
-                blocks = ((1, self.block), (0, self.block))
-                both = decision.reads is not None and (decision.reads == KEPT or bool(decision.reads.blocks))
-                both = both and held.dims[1] > 1
+                reads = Layout.channel_blocked(4, self.block) if decision.reads == KEPT else decision.reads
+                blocks = ((1, reads.block_of(1) if reads else 1), (0, self.block))
+                both = blocks[0][1] > 1 and held.dims[1] > 1
                 result[position] = Layout(tuple(range(held.rank)), blocks if both else blocks[1:])
         return result
 

@@ -25,7 +25,7 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
 from ..compiler.templates.registry import ALGORITHMS
 from ..errors import InfeasibleError, InputError
-from .alternatives import ACCURACY, ANY, Decision, alternatives, layouts_of, may_move, wanted
+from .alternatives import ACCURACY, ANY, Decision, alternatives, kept_layouts, wanted
 from .pack_weights import packed_sizes
 from .pairs import KEPT, convolution
 from .pbqp import Problem, Solution, solve
@@ -278,7 +278,7 @@ class Planner:
         return self._routes[value][source, target]
 
     def _all_routes(self, value: str) -> dict[tuple[Layout | None, Layout | None], Conversion]:
-        layouts: tuple[Layout | None, ...] = (None, *layouts_of(self.graph.types[value].rank, self.block))
+        layouts = kept_layouts(self.graph, value, self.block)
         ways = nx.DiGraph()
         for a in layouts:
             for b in layouts:
@@ -305,7 +305,7 @@ class Planner:
             for value in dict.fromkeys(node.reads):
                 readers.setdefault(value, []).append(n)
         for value in (*graph.inputs, *producer):
-            if not may_move(graph, value, self.block):
+            if len(kept_layouts(graph, value, self.block)) == 1:
                 continue
             by = producer.get(value)
             written: list[Layout | None]

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
+from ..compiler.ops.byte_products import DotDepthwise
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.matmul import MatMul
@@ -25,7 +26,7 @@ from ..compiler.templates.strips import best_rows
 from .alternatives import Decision, decides, first_half, fused
 from .fuse import is_window
 from .pairs import KEPT, convolution
-from .views import joins_in_place
+from .views import joins_in_place, words_in_place
 
 MODEL = "analytic-4"
 """The model's name; its number changes with what it predicts."""
@@ -38,6 +39,7 @@ SERIAL = 4.0  # cycles of a product in a sum that fills no vectors
 BARRIER = 1500.0  # cycles until all cores are there
 TAP = 2.0  # cycles of a vector in a pooling window
 PLAIN_RATE = 0.75  # plain to plain: vectors along the width, as far as it fills them
+WORDS, WORDS_ALONE = 3.5, 7.0  # multiply-adds of a word made of bytes; the second where taps share none
 RAGGED = 0.75  # where the last vector of each row is partial
 GROUPED_RATE = 0.35  # the same for groups of channels
 SCALAR_RATE = 0.05  # convolutions that fill no vectors
@@ -85,6 +87,8 @@ class PredictedCost:
         if decision.reads == KEPT:
             return self._pair(graph, node, decision)
         if decision.reads == decision.writes and joins_in_place(graph, node, decision.reads):
+            return 0.0
+        if words_in_place(graph, node, decision.reads, decision.writes):
             return 0.0
         op = fused(graph, node)
         moved = sum(graph.types[v].nbytes for v in (*node.reads, *node.outputs) if v not in graph.constants)
@@ -138,6 +142,8 @@ class PredictedCost:
         extents = (op.graph.types[conv.inputs[0] or ""].dims[2:], out.dims[2:], weights.dims[2:])
         for window in zip(*extents, conv.op.strides, conv.op.dilations, conv.op.pads):
             products *= _taps_inside(*window)
+        if isinstance(conv.op, DotDepthwise):
+            products *= WORDS_ALONE if decision.writes is None else WORDS
         rate = DIRECT_RATE * _whole(out.dims[-1], NARROW)
         if conv.op.strides[-1] > 1 and weights.dims[-1] == 1:
             rate *= SKIPPING

@@ -15,7 +15,7 @@ from ..compiler.ir.types import Layout, TensorType
 from ..compiler.kernel_task import KernelTask
 from ..compiler.price import Price
 from ..compiler.target import Target
-from .alternatives import ANY, Decision, alternatives, decides, first_half, layouts_of, may_move, wanted
+from .alternatives import ANY, Decision, alternatives, decides, first_half, kept_layouts, wanted
 from .make_tasks import task_of
 from .pack_weights import Packer
 from .pairs import KEPT, merged
@@ -179,10 +179,8 @@ def _rivals(choice: Choice) -> Hashable:
 def _conversions(graph: Graph, block: int) -> list[tuple[TensorType, Layout | None, Layout | None]]:
     found: dict[tuple[TensorType, Layout | None, Layout | None], None] = {}
     for value in (*graph.inputs, *(o for node in graph.nodes for o in node.outputs)):
-        if may_move(graph, value, block):
-            type = graph.types[value]
-            layouts: Sequence[Layout | None] = (None, *layouts_of(type.rank, block))
-            found.update({(type, a, b): None for a in layouts for b in layouts if a != b})
+        layouts = kept_layouts(graph, value, block)
+        found.update({(graph.types[value], a, b): None for a in layouts for b in layouts if a != b})
     return list(found)
 
 

@@ -2,6 +2,7 @@
 copies.
 
 reshape(x), flatten(x)       x's memory
+words of bytes               x's memory, where four that lie side by side are a word
 slice(x) of whole outer rows a part of x's memory
 concat(a, b) along outer rows  a and b are written straight into their parts of the result
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout, TensorType
+from ..compiler.ops.byte_products import BYTES, PackBytes
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.movement import BlockedFlatten, Concat, Identity, Reshape, Slice
 from ..compiler.target import Target
@@ -76,14 +78,36 @@ def _owns_memory(graph: Graph, node: Node, written: set[str]) -> bool:
 
 def is_view(graph: Graph, node: Node) -> bool:
     """The output is the whole input's memory under another shape."""
+    source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]
     if isinstance(node.op, BlockedFlatten):
-        return str(graph.types[node.reads[0]].layout) == node.op.layout
+        return str(source.layout) == node.op.layout
+    if isinstance(inner := _only(node), PackBytes):
+        return _are_words(inner, source, result)
     if not isinstance(node.op, (Reshape, Identity)):
         return False
-    source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]
     if source.layout is None and result.layout is None:
         return True
     return source.layout == result.layout and source.shape == result.shape
+
+
+def words_in_place(graph: Graph, node: Node, reads: Layout | None, writes: Layout | None) -> bool:
+    """Whether the node's bytes, in one layout, are its words in the other."""
+    source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]
+    inner = _only(node)
+    types = source.with_layout(reads), result.with_layout(writes)
+    return isinstance(inner, PackBytes) and _are_words(inner, *types)
+
+
+def _are_words(op: PackBytes, source: TensorType, result: TensorType) -> bool:
+    """Whole words, of channels in blocks of that size or of the last axis in memory."""
+    axis = op.axis % source.rank
+    if op.flip or any(op.pads) or source.dims[axis] % BYTES:
+        return False
+    a, b = (t.layout or Layout.plain(t.rank) for t in (source, result))
+    if not a.blocks:
+        return a == b and a.order[-1] == axis
+    blocks = tuple(x for x in ((axis, a.blocks[0][1] // BYTES),) if x[1] > 1)
+    return len(a.blocks) == 1 and a.blocks[0][0] == axis and b == Layout(a.order, blocks)
 
 
 def _only(node: Node) -> object:

@@ -15,6 +15,7 @@ from .base import Op
 from .conv import Conv
 from .matmul import MatMul
 from .shapes import axis_of, fail
+from .window import inside, positions, spatial_names, windows
 
 BYTES = 4
 SIGNS = -0x7F7F7F80  # 0x80808080 as an i32
@@ -104,6 +105,76 @@ class DotConv(Conv):
             return t[tuple(index)]
 
         return (self._products(b, x, w, I32, plain, plain, _dot(self.signed)),)
+
+
+@dataclass(frozen=True)
+class DotDepthwise(Conv):
+    """A convolution of each channel of x, of bytes, by itself, in i32; outside of x lies `fill`.
+
+    Words are made of four neighbours along the first spatial axis where they are multiplied; the weights' are
+    (channels, 1, ⌈rows / 4⌉, *others). Their bytes are signed, those of x if `signed`; `flip`: see PackBytes.
+    """
+
+    rows: int = 1  # of the kernel
+    fill: int = 0
+    flip: bool = False
+    signed: bool = False
+
+    def infer(self, x: TensorType, w: TensorType, bias: TensorType | None = None) -> tuple[TensorType, ...]:
+        if x.dtype.bits != 8 or not x.dtype.is_integer:
+            fail(f"input {x}: expected 8-bit integers")
+        _check_words(w)
+        if bias is not None or w.dims[:2] != (self.group, 1) or w.dims[2:3] != (-(-self.rows // BYTES),):
+            fail(f"weights {w}: expected words of {self.rows} rows for {self.group} channels, and no bias")
+        return (TensorType(I32, self._shape(x, TensorType(I32, (*w.dims[:2], self.rows, *w.dims[3:])))),)
+
+    def reference(
+        self, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None
+    ) -> tuple[np.ndarray, ...]:
+        weights = _bytes(w, 2, True)[:, :, : self.rows]
+        shift = (0x80 if self.signed else -0x80) * self.flip
+        outs = self._shape(TensorType(I32, x.shape), TensorType(I32, weights.shape))[2:]
+        sizes = weights.shape[2:]
+        view = windows(x, sizes, outs, self.strides, self.dilations, self.pads, self.fill).astype(np.int64)
+        spatial = tuple(range(-len(outs), 0))
+        aligned = weights.reshape(1, self.group, *(1,) * len(outs), *sizes)
+        return (((view - shift) * aligned).sum(spatial).astype(np.int32),)
+
+    def compute(self, b: ExprBuilder, x: Tensor, w: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+        groups, *others = w.shape[2:]
+        kernel, rank = (groups * BYTES, *others), len(others) + 1
+        shape = self._shape(TensorType(I32, x.shape), TensorType(I32, (*w.shape[:2], self.rows, *others)))
+        fill = s.const(self.fill, x.dtype)
+        filled_up = groups * BYTES > self.rows
+        nothing = s.const((-0x80 if x.dtype.kind == "int" else 0x80) * self.flip, x.dtype)
+
+        def body(n: Expr, c: Expr, *rest: Expr) -> Expr:
+            position, taps = rest[:rank], rest[rank:]
+
+            def byte(row: int) -> Expr:
+                if groups == 1 and row >= self.rows:
+                    return nothing  # and not a read where its index may leave x
+                tap = taps[0] * BYTES + row
+                at = positions(position, (tap, *taps[1:]), self.strides, self.dilations, self.pads)
+                guard = inside(at, x.shape[2:], kernel, shape[2:], self.strides, self.dilations, self.pads)
+                found = s.select(guard, x[(n, c, *at)], fill)
+                return s.select(s.lt(tap, self.rows), found, nothing) if filled_up else found
+
+            word = s.call("word", *map(byte, range(BYTES)))
+            word = s.binary("xor", word, s.const(SIGNS, I32)) if self.flip else word
+            return _dot(self.signed)(word, w[(c, s.const(0), *taps)])
+
+        return (
+            b.reduce(
+                "sum",
+                I32,
+                shape,
+                (groups, *others),
+                body,
+                axes=("n", "c", *spatial_names(rank)),
+                reduce_axes=spatial_names(rank, "k"),
+            ),
+        )
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from .direct_params import Subject, params_of
 from .memo import per_task
 from .prefetch import input_prefetches, panel_prefetches, weight_prefetches
 from .products import PACKED
-from .register_tiles import ACC, Params, lanes_of, roles_of
+from .register_tiles import ACC, Params, lanes_of, makes_words, roles_of
 
 ALGORITHMS = (PACKED,)
 
@@ -104,7 +104,7 @@ def tiled(subject: Subject, p: Params) -> Schedule:
         sch.append(f"{ACC}.update", step, *panel_prefetches(sch, task, roles, p, parent, step))
     together = _of_one_load(subject, p)
     apart = [axis for axis in unrolled if axis != together]
-    if apart:  # taps that share loads would keep them all in registers, and spill
+    if apart and not makes_words(acc):  # taps that share loads would keep them all in registers, and spill
         sch.append(f"{ACC}.update", apart[-1], Barrier("order"))
     return sch
 

@@ -14,6 +14,7 @@ ACC = "tile_acc"
 LONG_CODE = 1.03  # cost of a tile whose taps are unrolled over both pixel axes, relative
 NEAR = 128  # bytes that a tile of pooling reads of a row, before it reads the next: more are no stream
 SCATTERED = 2.0  # cost of a tile of pooling that reads more, relative
+WORD = 3.0  # cycles in which a vector of words is made of bytes
 SPARE = 2  # registers that are left for the scheduling of loads
 MAX_UNROLLED = 640  # updates of the register tile in one loop body
 
@@ -140,6 +141,8 @@ def rank_tiles(
     acc: Stage, roles: Roles, extents: dict[str, int], target: Target
 ) -> list[tuple[tuple[str, int], ...]]:
     """Register tiles by estimated cycles for the whole output, best first."""
+    if makes_words(acc):
+        return _rank_rows_of_words(acc, roles, extents, target)
     lanes = lanes_of(acc, target)
     row = row_of(acc, roles, target)
     by_lane = target.multiplies_by_lane and bool(roles.sums or row)
@@ -184,6 +187,40 @@ def rank_tiles(
                 found.append((cost, tuple(tile)))
     found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))
     return [tile for _, tile in found] or [()]
+
+
+def makes_words(acc: Stage) -> bool:
+    """Whether words are made of bytes where they are multiplied; taps share them, in registers."""
+    return any(isinstance(e, s.Call) and e.op == "word" for e in s.walk(acc.body))
+
+
+def _rank_rows_of_words(
+    acc: Stage, roles: Roles, extents: dict[str, int], target: Target
+) -> list[tuple[tuple[str, int], ...]]:
+    """Neighbours along the innermost pixel axis: the more, the more often a word is multiplied."""
+    if not roles.pixels:
+        return [()]
+    row = roles.pixels[0]
+    place = next(e for ld in s.loads(acc.body) for e in ld.index if row in s.variables(e))
+    steps = affine.linear(place)
+    assert acc.reduce is not None
+    taps = [a for a in acc.reduce.axes if steps.coefficient(a.name)]
+    reach = {0}
+    for a in taps:
+        reach = {r + n * steps.coefficient(a.name) for r in reach for n in range(a.extent)}
+
+    def words(pixels: int) -> int:
+        return len({n * steps.coefficient(row) + r for n in range(pixels) for r in reach})
+
+    found: list[tuple[float, int]] = []
+    for width in range(1, min(28, extents[row]) + 1):
+        if width == 1 or width + words(width) + len(reach) <= target.vector_registers:
+            cycles = sum(
+                n * (words(w) * WORD + w * len(reach) / target.multiply_adds)
+                for n, w in _pieces(extents[row], width)
+            )
+            found.append((cycles, width))
+    return [((row, width),) for _, width in sorted(found)]
 
 
 def _step(acc: Stage, roles: Roles, target: Target) -> int:

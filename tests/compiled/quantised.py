@@ -17,7 +17,8 @@ BYTES = ("relu", "sum", "grouped", "mean")
 
 
 def network(channels: int) -> onnx.ModelProto:
-    """Two convolutions of 3×3, the second with the first's input added, one of groups, pooling, a product.
+    """Convolutions of 3×3: two and between them one of each channel, the last with the first's input added;
+    one of groups, pooling, a product.
 
     Weights have seven bits: onnxruntime's sums of two products saturate at 16 bits on CPUs without VNNI.
     """
@@ -48,7 +49,8 @@ def network(channels: int) -> onnx.ModelProto:
 
     x = quantised("x", 0.03, 120)
     first = quantised(node("Relu", [conv(x, "first", channels, channels)], "relu"), 0.1, 0)
-    second = conv(first, "second", channels, channels)
+    deep = quantised(conv(first, "deep", channels, 1, channels), 0.1, 110)
+    second = conv(deep, "second", channels, channels)
     added = quantised(node("Add", [second, x], "sum"), 0.2, 100)
     grouped = quantised(conv(added, "grouped", 16, channels // 2, 2), 0.3, 90)
     pooled = quantised(node("GlobalAveragePool", [grouped], "mean"), 0.1, 100)
@@ -79,8 +81,8 @@ def check(target: str, plan: str) -> None:
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     y, *expected = session.run(None, {"x": x})
     module = burnish.compile(model, target=target, threads=2, plan=plan)
-    dots = sum("dotconv" in step.kernel for step in module.steps)
-    assert dots == (3 if get_target(target).fast_dot else 0)
+    dots = [sum(kind in step.kernel for step in module.steps) for kind in ("dotconv", "dotdepthwise")]
+    assert dots == ([3, 1] if get_target(target).fast_dot else [0, 0])
     result = module.run({"x": x})
     for name, bytes in zip(BYTES, expected):
         steps = np.abs(result[f"{name}.q"].astype(int) - bytes.astype(int))

@@ -23,6 +23,6 @@ def test_integer_convolutions_that_are_none_of_words_stay_plain(target: str) -> 
     """No template reads their weights in blocks: a kernel, and no conversions around it."""
     machine = get_target(target)
     op = ConvInteger((1, 1), (1, 1, 1, 1), (1, 1), 64)
-    graph = build_graph(Case(op, ("u8[1,64,14,14]", np.ones((64, 1, 3, 3), np.int8))))
+    graph = build_graph(Case(op, ("u8[1,64,14,14]", np.ones((128, 1, 3, 3), np.int8))))
     (task,) = kernel_tasks(pipeline.optimise(graph, machine, 1), machine, 1).values()
     assert task.algorithm == "direct" and not task.layouts

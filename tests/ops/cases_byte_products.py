@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from burnish.compiler.ops.byte_products import DotConv, DotMatMul, PackBytes
+from burnish.compiler.ops.byte_products import DotConv, DotDepthwise, DotMatMul, PackBytes
 from burnish.compiler.ops.matmul import MatMulInteger
 
 from .case import Case
@@ -27,6 +27,18 @@ CASES = [
     Case(DotConv((2, 1), (0, 0, 0, 0), (1, 2), 1, True), ("i32[2,3,9,17]", "i32[33,3,3,2]"), **WORDS),
     Case(DotConv((1, 1), (0, 0, 0, 0), (1, 1), 2), ("i32[1,4,6,20]", "i32[32,2,1,1]"), "groups", **WORDS),
     Case(DotConv((1,), (0, 0), (1,), 1, True), ("i32[1,1,40]", "i32[16,1,5]"), **WORDS),
+    *(
+        Case(DotDepthwise(*fields), inputs, **WORDS)
+        for fields, inputs in (
+            (((1, 1), (1,) * 4, (1, 1), 5, 3, 99), ("u8[2,5,6,7]", "i32[5,1,1,3]")),
+            (((2, 2), (1,) * 4, (1, 1), 33, 3, 7), ("u8[1,33,9,20]", "i32[33,1,1,3]")),
+            (((1, 1), (2,) * 4, (1, 1), 16, 5, 0), ("u8[1,16,8,19]", "i32[16,1,2,5]")),
+            (((1, 1), (0,) * 4, (1, 1), 3, 8), ("u8[1,3,9,4]", "i32[3,1,2,2]")),
+            (((2, 1), (2, 0, 1, 3), (1, 2), 17, 3, -9, True), ("i8[1,17,8,9]", "i32[17,1,1,2]")),
+            (((1,), (3, 1), (2,), 4, 4, 200, True, True), ("u8[1,4,33]", "i32[4,1,1]")),
+            (((1,) * 3, (1,) * 6, (1,) * 3, 6, 3, -1, False, True), ("i8[1,6,4,5,6]", "i32[6,1,1,3,3]")),
+        )
+    ),
     Case(DotMatMul(), ("i32[5,3]", "i32[3,37]"), **WORDS),
     Case(DotMatMul(signed=True), ("i32[2,7,4]", "i32[4,16]"), **WORDS),
     Case(DotMatMul(False, True), ("i32[3,17]", "i32[5,17]"), "transposed", **WORDS),

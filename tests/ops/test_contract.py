@@ -16,6 +16,7 @@ from .case import all_cases
 
 INTERNAL = {
     "FusedOp": "the fuse pass makes it of operators that each have a case",
+    "DotDepthwise": "multiply_bytes makes it of convolutions of 8-bit integers, channel by channel",
     "DotConv": "multiply_bytes makes it of convolutions of 8-bit integers",
     "DotMatMul": "multiply_bytes makes it of matrix products of 8-bit integers",
     "BlockedFlatten": "layout assignment makes it of a Reshape",

@@ -11,7 +11,7 @@ from burnish.compiler.ops.base import Decomposer
 from burnish.compiler.ops.conv import Conv, ConvInteger
 from burnish.compiler.ops.elementwise import Unary
 from burnish.compiler.ops.matmul import MatMul, MatMulInteger
-from burnish.compiler.ops.movement import Transpose
+from burnish.compiler.ops.movement import Slice, Transpose
 from burnish.compiler.ops.quantize import DequantizeLinear, QuantizeLinear
 from burnish.compiler.target import Target, get_target
 from burnish.graph_passes.multiply_bytes import multiply_bytes
@@ -91,6 +91,25 @@ def test_convolutions(target, kind, zero, op, x, w):
 
 @TARGETS
 @KINDS
+@pytest.mark.parametrize("zero", [None, 0, 77])
+@pytest.mark.parametrize(
+    ("op", "x", "w"),
+    [
+        (ConvInteger((1, 1), (1, 1, 1, 1), (1, 1), 6), "2,6,6,7", (6, 1, 3, 3)),
+        (ConvInteger((2, 1), (0, 2, 1, 0), (1, 2), 3), "1,3,9,8", (3, 1, 5, 2)),
+        (ConvInteger((1,), (2, 0), (1,), 8), "1,8,11", (8, 1, 9)),
+    ],
+)
+def test_convolutions_of_each_channel(target, kind, zero, op, x, w):
+    def body(g: Decomposer, x: str) -> str:
+        return g.one(op, x, g.const(i8(*w)), zero_point(g, zero, kind, ()), None)
+
+    after = check(make(inputs(x, kind, zero), body), target, words=bool(target.dot))
+    assert ("DotDepthwise" in op_names(after)) == bool(target.dot)
+
+
+@TARGETS
+@KINDS
 @ZEROS
 @pytest.mark.parametrize(("x", "w"), [("3,5", (5, 7)), ("2,1,8", (8, 3)), ("1,1", (1, 1))])
 def test_matrix_products(target, kind, zero, x, w):
@@ -116,8 +135,12 @@ LEFT: dict[str, Callable[[Decomposer, str], str]] = {
     "weights of nine bits": lambda g, x: g.one(
         ConvInteger((1, 1), (0,) * 4, (1, 1)), x, g.const(np.full((3, 8, 1, 1), 255, np.uint8)), None, None
     ),
-    "depthwise": lambda g, x: g.one(
-        ConvInteger((1, 1), (0,) * 4, (1, 1), 8), x, g.const(i8(8, 1, 1, 1)), None, None
+    "two filters for each channel": lambda g, x: g.one(
+        ConvInteger((1, 1), (0,) * 4, (1, 1), 8), x, g.const(i8(16, 1, 1, 1)), None, None
+    ),
+    "depthwise with a zero point that is computed": lambda g, x: g.one(
+        ConvInteger((1, 1), (0,) * 4, (1, 1), 8),
+        *(x, g.const(i8(8, 1, 1, 1)), g.one(Slice((0, 0, 0, 0), (1, 1, 1, 1), (1,) * 4), x), None),
     ),
     "groups of two channels": lambda g, x: g.one(
         ConvInteger((1, 1), (0,) * 4, (1, 1), 4), x, g.const(i8(4, 2, 1, 1)), None, None
