@@ -23,6 +23,7 @@ from ..compiler.ops.matmul import MatMul, MatMulInteger
 from ..compiler.ops.movement import Reshape, Transpose
 from ..compiler.ops.quantize import DequantizeLinear, of_weights
 from ..compiler.target import Target
+from .byte_signs import match_signs
 from .fold import fold
 from .rewrite import Rewriter, Rule
 
@@ -30,7 +31,7 @@ from .rewrite import Rewriter, Rule
 def multiply_bytes(graph: Graph, target: Target) -> Graph:
     """An equal graph whose products of 8-bit integers are those that the target is fast at."""
     found = _Bytes(target)
-    graph = fold(graph, keep=of_weights)
+    graph = match_signs(fold(graph, keep=of_weights), target)
     rules = [
         Rule("conv_integer(x, w) => dot_conv(words(x), words(w)) - …", (ConvInteger,), found.convolution),
         Rule("matmul_integer(a, b) => dot_matmul(words(a), words(b)) - …", (MatMulInteger,), found.product),

@@ -66,6 +66,9 @@ class Scalars(Words):
             case Select():
                 return self.select(e)
             case Cast():
+                found = _rounded(e) if self.target.arch == "x86_64" else None
+                if found is not None:
+                    return self.saturated(self.expr(found[0]), e.type, whole=False, shift=found[1])
                 return self.cast(self.expr(e.value), e.type)
             case Call():
                 return self.call(e)
@@ -439,20 +442,29 @@ class Scalars(Words):
             code = "sext" if source.kind == "int" else "zext"
         return fn.assign(f"{code} {a.typed} to {result}", dtype, a.lanes)
 
-    def saturated(self, a: Value, dtype: DType) -> Value:
-        """f32 → 8 or 16 bits: bounded as f32, where x86 has the instructions; LLVM takes thrice as many."""
+    def saturated(self, a: Value, dtype: DType, whole: bool = True, shift: int = 0) -> Value:
+        """f32 → 8 or 16 bits: bounded as f32, where x86 has the instructions; LLVM takes thrice as many.
+
+        a + shift, truncated if `whole`, else rounded to even before: x86 rounds where it converts.
+        """
         fn, lanes, least = self.fn, a.lanes, -(1 << dtype.bits - 1) if dtype.kind == "int" else 0
-        low, high = (constant(float(v), F32) for v in (least, least + (1 << dtype.bits) - 1))
-        zero = broadcast(fn, constant(0.0, F32), lanes)
+        low, high = (constant(float(v - shift), F32) for v in (least, least + (1 << dtype.bits) - 1))
         if least:  # else NaN is less than nothing, and becomes the lower bound
+            zero = broadcast(fn, constant(float(-shift), F32), lanes)
             number = fn.assign(f"fcmp ord {a.typed}, {zero.text}", BOOL, lanes)
             a = fn.assign(f"select {number.typed}, {a.typed}, {zero.typed}", F32, lanes)
         for code, bound in (("ogt", low), ("olt", high)):
             limit = broadcast(fn, bound, lanes)
             inside = fn.assign(f"fcmp {code} {a.typed}, {limit.text}", BOOL, lanes)
             a = fn.assign(f"select {inside.typed}, {a.typed}, {limit.typed}", F32, lanes)
-        whole = fn.assign(f"fptosi {a.typed} to {value_type(I32, lanes)}", I32, lanes)
-        return fn.assign(f"trunc {whole.typed} to {value_type(dtype, lanes)}", dtype, lanes)
+        type = value_type(I32, lanes)
+        name = f"llvm.lrint.{suffix(I32, lanes)}.{suffix(F32, lanes)}"
+        code = f"fptosi {a.typed} to {type}" if whole else fn.intrinsic(name, type, [a.typed])
+        result = fn.assign(code, I32, lanes)
+        if shift:
+            by = broadcast(fn, constant(shift, I32), lanes)
+            result = fn.assign(f"add {result.typed}, {by.text}", I32, lanes)
+        return fn.assign(f"trunc {result.typed} to {value_type(dtype, lanes)}", dtype, lanes)
 
     def convert_half(self, a: Value, dtype: DType) -> Value:
         """f16 ↔ f32, which `lower.narrow` leaves only where the target has instructions for it."""
@@ -469,6 +481,18 @@ _FLOAT_INTRINSICS = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs",
     "copysign": "copysign",
 }  # fmt: skip
+
+
+def _rounded(e: Cast) -> tuple[Expr, int] | None:
+    """(x, n) of round(x) + n that becomes 8 or 16 bits, x an f32 and n so small that the sum is exact."""
+    value, added = e.value, 0
+    if isinstance(value, Binary) and value.op == "add" and isinstance(value.b, Const):
+        number = float(value.b.value)
+        if not (number.is_integer() and abs(number) < 1 << 16):
+            return None
+        value, added = value.a, int(number)
+    rounds = isinstance(value, Call) and value.op == "round" and value.dtype is F32
+    return (value.args[0], added) if rounds and e.type.is_integer and e.type.bits <= 16 else None
 
 
 def _certain(e: Expr, known: dict[Expr, frozenset[Expr]]) -> frozenset[Expr]:

@@ -15,6 +15,7 @@ from .forked import run_forked
 from .kernels import build_program, execute, load, runnable_targets
 
 FLOAT_EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, 3.0, 1e-7, 6e4, 255.5, -128.9, 2.0**31, -(2.0**31))
+NARROW, ADDED = ("i8", "u8", "i16", "u16"), (0.0, 3.0, -128.0, 0.25)  # what quantising adds to what it rounds
 SPECIAL = (np.nan, np.inf, -np.inf, 2.0**63, -(2.0**63), 2.0**64, 1e30, -1e30, 1e-40, 7e-8)
 INTEGER_OPERATORS = ARITHMETIC - {"pow"}
 FLOAT_OPERATORS = ("add", "sub", "mul", "div", "rem", "min", "max")
@@ -60,6 +61,10 @@ def expressions(dtype: DType, a: Expr, b: Expr) -> Iterator[Expr]:
         for name in (*FLOAT_CALLS, "isnan", "isinf"):
             yield Call(name, (a,))
         yield Call("copysign", (a, b))
+        for to in NARROW:
+            for added in ADDED:
+                yield Cast(Call("round", (a,)) + s.const(added, dtype), DTYPES[to])
+            yield Cast(Call("round", (a,)), DTYPES[to])
     else:
         for op in sorted(INTEGER_OPERATORS | LOGICAL):
             yield Binary(op, a, b)

@@ -8,6 +8,7 @@ from burnish.compiler.ops.conv import Conv, ConvTranspose
 from burnish.compiler.ops.elementwise import Binary, Cast, Unary, Where
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.ops.movement import Concat, Expand, Identity, Pad, Reshape, Slice, Tile, Transpose
+from burnish.compiler.ops.quantize import QuantizeLinear
 from burnish.graph_passes.rewrite import Rewriter
 from burnish.graph_passes.simplify import RULES, simplify
 
@@ -50,8 +51,19 @@ def halves(g, x):
     return g.one(Concat(1), a, b)
 
 
+def quantised_sum(g, x):
+    real = binary(g, "mul", g.one(Cast("f32"), x), f32(4, 1) / 50)
+    bounded = unary(g, "clip", binary(g, "add", real, f32(4, 1)), -1.0, 2.0)
+    return g.one(QuantizeLinear(to="i8"), bounded, g.const(num(0.013)), g.const(np.array(-9, np.int8)))
+
+
 # equation → (inputs, builder, operators that are left when every rule has run)
 CASES = {
+    "quantize(x·a + b, s, z) => int(round(x·(a/s) + b/s) + z), x whole": (
+        {"x": "i32[3,4,9]"},
+        quantised_sum,
+        ["Cast", "Binary", "Binary", "Unary", "Unary", "Binary", "Cast"],
+    ),
     "identity(x) => x": (X, lambda g, x: unary(g, "exp", g.one(Identity(), x)), ["Unary"]),
     "reshape(x) => x, of the same shape": (
         X,
