@@ -54,6 +54,31 @@ def _by_pairs(fn: FunctionText, a: Value, b: Value, c: Value) -> Value:
     return c
 
 
+def interleaved(fn: FunctionText, bytes: Sequence[Value]) -> Value | None:
+    """Words of four vectors of bytes, of four lanes each, as AArch64 zips them; None of others.
+
+    They are made wide first: LLVM would extend four bytes to halves.
+    """
+    if bytes[0].lanes != 4:
+        return None
+
+    def wide(v: Value) -> str:
+        whole = _named(fn, f"bitcast {v.typed} to i32")
+        held = _named(fn, f"insertelement <4 x i32> poison, i32 {whole}, i64 0")
+        return _named(fn, f"bitcast <4 x i32> {held} to <16 x i8>")
+
+    def zipped(lanes: int, a: str, b: str) -> str:
+        type = f"<{lanes} x i{128 // lanes}>"
+        order = ", ".join(f"i32 {n + half * lanes}" for n in range(lanes // 2) for half in (0, 1))
+        return _named(fn, f"shufflevector {type} {a}, {type} {b}, <{lanes} x i32> <{order}>")
+
+    a, b, c, d = map(wide, bytes)
+    low, high = (
+        _named(fn, f"bitcast <16 x i8> {zipped(16, *pair)} to <8 x i16>") for pair in ((a, b), (c, d))
+    )
+    return fn.assign(f"bitcast <8 x i16> {zipped(8, low, high)} to <4 x i32>", I32, 4)
+
+
 def _named(fn: FunctionText, line: str) -> str:
     """The name of a vector of a type that no expression has."""
     return fn.assign(line, I32).text

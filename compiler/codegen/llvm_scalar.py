@@ -25,7 +25,7 @@ from ..ir.scalar import (
 )
 from ..ir.types import BOOL, F16, F32, F64, I32, I64, DType
 from ..lower.dots import expanded_word
-from .llvm_dots import dot4
+from .llvm_dots import dot4, interleaved
 from .llvm_values import Value, broadcast, constant, flags_of, mask_of, suffix, value_type, wrapped
 from .llvm_words import Words
 
@@ -317,13 +317,16 @@ class Scalars(Words):
     # --- functions and conversions ----------------------------------------------------------------------
 
     def call(self, e: Call) -> Value:
+        fn = self.fn
         if e.op == "checked":
             return self.checked(self.expr(e.args[0]), self.expr(e.args[1]))
         if e.op == "word":
             found = self.words(e)
+            if found is None and self.target.arch == "aarch64":
+                found = interleaved(fn, self.unify(*(self.expr(a) for a in e.args)))
             return self.expr(expanded_word(e)) if found is None else found
         args = self.unify(*(self.expr(a) for a in e.args))
-        a, fn = args[0], self.fn
+        a = args[0]
         if e.op in DOTS:
             return dot4(fn, self.target, a, args[1], broadcast(fn, constant(0, I32), a.lanes))
         if e.op == "fma":
