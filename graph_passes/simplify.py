@@ -11,8 +11,9 @@ from .rewrite import Rewriter, Rule
 from .simplify_arithmetic import ARITHMETIC
 from .simplify_linear import LINEAR
 from .simplify_movement import MOVEMENT
+from .simplify_quantised import QUANTISED
 
-RULES: tuple[Rule, ...] = (*MOVEMENT, *ARITHMETIC, *LINEAR)
+RULES: tuple[Rule, ...] = (*QUANTISED, *MOVEMENT, *ARITHMETIC, *LINEAR)
 MAX_ROUNDS = 100
 """Every rule shrinks or canonicalises, so that a network settles within a few."""
 _SHARED_BYTES = 4096  # constants up to this size are compared with each other

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..compiler.ir.graph import Node
-from ..compiler.ir.types import F32, dtype_of
-from ..compiler.ops.elementwise import BINARY, Binary, Cast, Unary
-from ..compiler.ops.quantize import QuantizeLinear
+from ..compiler.ir.types import dtype_of
+from ..compiler.ops.elementwise import BINARY, Binary, Unary
 from ..compiler.ops.shapes import wide_array
 from .rewrite import Rewriter, rule
 
@@ -177,52 +176,7 @@ def involution(r: Rewriter, node: Node) -> str | None:
     return inner.inputs[0] if inner is not None and same else None
 
 
-@rule("quantize(x·a + b, s, z) => int(round(x·(a/s) + b/s) + z), x whole", QuantizeLinear)
-def quantize_sum(r: Rewriter, node: Node) -> str | None:
-    """Of products of quantised operands, perhaps bounded: no division, and x·a has been rounded anyway."""
-    value, s, z = (*node.inputs, None)[:3]
-    scale, zero = r.uniform(s), 0 if z is None else r.uniform(z)
-    bounded = r.only_by(value, Unary)
-    if bounded is not None and (bounded.op.fn == "relu" or bounded.op.fn == "clip"):
-        value = bounded.inputs[0]
-    made = r.only_by(value, Binary)
-    shift = r.const(made.inputs[1]) if made is not None and made.op.fn == "add" else None
-    scaled = made if shift is None or made is None else r.only_by(made.inputs[0], Binary)
-    positive = scale is not None and scale > 0
-    if scaled is None or scaled.op.fn != "mul" or not positive or zero is None or node.op.precision != "f32":
-        return None
-    whole, factor = r.made_by(scaled.inputs[0], Cast), r.const(scaled.inputs[1])
-    if whole is None or factor is None or not r.type_of(whole.inputs[0]).dtype.is_integer:
-        return None
-    if r.type_of(value).dtype is not F32 or not _divides(factor, scale) or not _divides(shift, scale):
-        return None
-    result = r.emit(Binary("mul"), scaled.inputs[0], r.constant(_over(factor, scale), s))
-    if shift is not None:
-        result = r.emit(Binary("add"), result, r.constant(_over(shift, scale), s))
-    if value != node.inputs[0]:
-        params = tuple(float(np.float32(p) / np.float64(scale)) for p in bounded.op.params)
-        result = r.emit(Unary(bounded.op.fn, params), result)
-    result = r.emit(Unary("round"), result)
-    if zero:
-        result = r.emit(Binary("add"), result, r.constant(np.array(zero, np.float32), s))
-    return r.emit(Cast(node.op.to), result)
-
-
-def _over(array: np.ndarray, scale: float) -> np.ndarray:
-    return (array / np.float64(scale)).astype(np.float32)
-
-
-def _divides(array: np.ndarray | None, scale: float) -> bool:
-    """Whether the quotients are normal numbers, or 0 where the dividends are."""
-    if array is None:
-        return True
-    with np.errstate(over="ignore"):
-        quotients = np.abs(_over(array, scale))
-    return bool((np.isfinite(quotients) & ((quotients >= np.finfo(np.float32).tiny) | (array == 0))).all())
-
-
 ARITHMETIC = (
-    quantize_sum,
     constant_right,
     neutral,
     subtract_constant,

@@ -8,7 +8,8 @@ from burnish.compiler.ops.conv import Conv, ConvTranspose
 from burnish.compiler.ops.elementwise import Binary, Cast, Unary, Where
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.ops.movement import Concat, Expand, Identity, Pad, Reshape, Slice, Tile, Transpose
-from burnish.compiler.ops.quantize import QuantizeLinear
+from burnish.compiler.ops.pool import MaxPool
+from burnish.compiler.ops.quantize import DequantizeLinear, QuantizeLinear
 from burnish.graph_passes.rewrite import Rewriter
 from burnish.graph_passes.simplify import RULES, simplify
 
@@ -57,8 +58,37 @@ def quantised_sum(g, x):
     return g.one(QuantizeLinear(to="i8"), bounded, g.const(num(0.013)), g.const(np.array(-9, np.int8)))
 
 
+def requantised(g, x, scale=0.013):
+    """Bytes that are numbers on the way through a window and a part of it."""
+    by = g.const(num(0.013)), g.const(np.array(-9, np.int8))
+    pooled = g.one(MaxPool((3, 3), (2, 2), (1, 1, 1, 1), (1, 1)), g.one(DequantizeLinear(), x, *by))
+    part = g.one(Slice((0, 1, 0, 0), (2, 2, 3, 3), (1,) * 4), pooled)
+    return g.one(QuantizeLinear(to="i8"), part, g.const(num(scale)), by[1])
+
+
 # equation → (inputs, builder, operators that are left when every rule has run)
 CASES = {
+    "quantize(dequantize(x, s, z), s, z) => x": (
+        {"x": "i8[2,4,5,5]"},
+        lambda g, x: unary(
+            g,
+            "neg",
+            g.one(
+                QuantizeLinear(to="i8"),
+                g.one(DequantizeLinear(), x, g.const(num(0.7)), g.const(np.array(3, np.int8))),
+                *(g.const(num(0.7)), g.const(np.array(3, np.int8))),
+            ),
+        ),
+        ["Unary"],
+    ),
+    "move(dequantize(x, s, z)) => dequantize(move(x), s, z)": (
+        {"x": "i8[2,4,5,5]"},
+        lambda g, x: g.one(
+            Concat(1),
+            *(g.one(DequantizeLinear(), v, g.const(num(0.7))) for v in (x, g.one(Unary("neg"), x))),
+        ),
+        ["Unary", "Concat", "DequantizeLinear"],
+    ),
     "quantize(x·a + b, s, z) => int(round(x·(a/s) + b/s) + z), x whole": (
         {"x": "i32[3,4,9]"},
         quantised_sum,
@@ -344,3 +374,11 @@ def test_equal_constants_of_other_bits_are_not_shared():
     before = make(X, body)
     with np.errstate(all="ignore"):
         assert_same(before, simplify(before))
+
+
+@pytest.mark.parametrize(("scale", "left"), [(0.013, []), (0.014, ["DequantizeLinear", "QuantizeLinear"])])
+def test_bytes_stay_bytes_through_pooling(scale, left):
+    before = make({"x": "i8[2,4,5,5]"}, lambda g, x: requantised(g, x, scale))
+    after = simplify(before)
+    assert op_names(after) == ["MaxPool", "Slice", *left]
+    assert_same(before, after)
