@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from ..compiler.ir.graph import Graph, Node
-from ..compiler.ir.types import F32, I8, I32, U8, Layout
+from ..compiler.ir.types import F32, I8, I32, U8, Layout, TensorType
 from ..compiler.ops.byte_products import BYTES, DotConv, PackBytes
 from ..compiler.ops.conv import Conv, ConvInteger
 from ..compiler.ops.fused import FusedOp, expression
@@ -45,9 +45,12 @@ def layouts_of(rank: int, block: int) -> tuple[Layout, ...]:
     )
 
 
-def words_layout(rank: int, block: int) -> Layout | None:
-    """Of words whose bytes are channels in blocks, in the same memory."""
-    return None if block == BYTES else Layout.channel_blocked(rank, block // BYTES)
+def words_layout(type: TensorType, block: int) -> Layout | None:
+    """Of words whose bytes are channels in blocks, in the same memory; None where that is plain, or where
+    they are too few."""
+    words = block // BYTES
+    enough = type.rank > 2 and type.size > 0 and type.dims[1] * 2 >= words > 1
+    return Layout.channel_blocked(type.rank, words) if enough and type.dtype is I32 else None
 
 
 def kept_layouts(graph: Graph, value: str, block: int) -> tuple[Layout | None, ...]:
@@ -56,10 +59,8 @@ def kept_layouts(graph: Graph, value: str, block: int) -> tuple[Layout | None, .
     found: tuple[Layout | None, ...] = (None,)
     if may_move(graph, value, block):
         found += layouts_of(type.rank, block)
-    if type.dtype is I32 and type.rank > 2 and type.size and value not in graph.constants:
-        words = words_layout(type.rank, block)
-        found += (words,) * (words is not None)
-    return found
+    words = None if value in graph.constants else words_layout(type, block)
+    return found if words is None else (*found, words)
 
 
 def alternatives(
@@ -139,7 +140,7 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
     if _packs_bytes(node):  # words are fewer than channels, and may be too few for a layout
         written = layouts if may_move(graph, node.outputs[0], block) else ()
         found = [Decision(a, b) for a, b in product((None, *(layouts if moving else ())), (None, *written))]
-        words = words_layout(rank, block)
+        words = words_layout(result, block)
         return [*found, *([Decision(layouts[0], words)] if moving and words is not None else [])]
     if not _keeps_layout(graph, node, block):
         return [plain, *reading]
@@ -183,8 +184,8 @@ def _convolution_alternatives(
         return [*found, *([Decision(lay, None) for lay in layouts] if may_read and one_group else [])]
     if one_group:
         found.append(Decision(None, blocked))
-        words = words_layout(len(blocked.order), block) if isinstance(conv, DotConv) else None
-        found += [Decision(words, blocked)] * (words is not None)
+        words = words_layout(graph.types[data], block) if data in node.reads else None
+        found += [Decision(words, blocked)] * (words is not None and isinstance(conv, DotConv))
     if may_read:
         found.append(Decision(blocked, blocked))
         if one_group or depthwise:
