@@ -15,7 +15,8 @@ import onnx
 import onnx.inliner
 import onnx.shape_inference
 
-from ..errors import UnsupportedError
+from ..errors import BurnishError, UnsupportedError
+from ..frontends.onnx.importer import import_onnx
 
 Shape = tuple[int, ...]
 
@@ -26,6 +27,20 @@ def count_flops(model: onnx.ModelProto, inputs: Mapping[str, Shape] | None = Non
     Raises UnsupportedError, naming the node, where a shape that is needed cannot be inferred.
     """
     shapes = _infer_shapes(model, inputs or {})
+    try:
+        return _counted(shapes)
+    except UnsupportedError:  # ONNX does not infer through operators of other domains
+        try:
+            graph = import_onnx(model, shapes=inputs)
+        except BurnishError:
+            graph = None
+        if graph is None:
+            raise
+        shapes.known = {name: type.dims for name, type in graph.types.items()} | shapes.known
+        return _counted(shapes)
+
+
+def _counted(shapes: _Shapes) -> int:
     total = 0
     for node in shapes.graph.node:
         count = _COUNTERS.get(node.op_type) if node.domain in ("", "ai.onnx", "com.microsoft") else None
@@ -78,14 +93,16 @@ def _conv_transpose(node: onnx.NodeProto, shapes: _Shapes) -> int:
     return 2 * prod(shapes.of(node, node.input[0])) * prod(shapes.of(node, node.input[1])[1:])
 
 
-def _gemm(node: onnx.NodeProto, shapes: _Shapes) -> int:
-    transposed = any(item.name == "transA" and item.i for item in node.attribute)
-    depth = shapes.of(node, node.input[0])[0 if transposed else 1]
-    return 2 * depth * prod(shapes.of(node, node.output[0]))
+def _product(node: onnx.NodeProto, shapes: _Shapes) -> int:
+    left = shapes.of(node, node.input[0])
+    transposed = any(item.name == "transA" and item.i for item in node.attribute) and len(left) > 1
+    return 2 * left[-2 if transposed else -1] * prod(shapes.of(node, node.output[0]))
 
 
-def _matmul(node: onnx.NodeProto, shapes: _Shapes) -> int:
-    return 2 * shapes.of(node, node.input[0])[-1] * prod(shapes.of(node, node.output[0]))
+def _attention(node: onnx.NodeProto, shapes: _Shapes) -> int:
+    # x is (batch, steps, in), weights (in, queries + keys + values); every step looks at every other one
+    (*rows, _), weights = shapes.of(node, node.input[0]), shapes.of(node, node.input[1])
+    return 2 * prod(rows) * (prod(weights) + rows[-1] * weights[1] * 2 // 3)
 
 
 def _recurrent(node: onnx.NodeProto, shapes: _Shapes) -> int:
@@ -111,12 +128,20 @@ _COUNTERS: dict[str, Callable[[onnx.NodeProto, _Shapes], int]] = {
     "ConvInteger": lambda node, shapes: _conv(1, node, shapes),
     "QLinearConv": lambda node, shapes: _conv(3, node, shapes),
     "ConvTranspose": _conv_transpose,
-    "Gemm": _gemm,
-    "MatMul": _matmul,
-    "MatMulInteger": _matmul,
-    "QLinearMatMul": _matmul,
+    "Gemm": _product,
+    "MatMul": _product,
+    "MatMulInteger": _product,
+    "QLinearMatMul": _product,
     "Einsum": _einsum,
     "LSTM": _recurrent,
     "GRU": _recurrent,
     "RNN": _recurrent,
+    "Attention": lambda node, shapes: _attention(node, shapes) if node.domain == "com.microsoft" else 0,
+    "DynamicQuantizeMatMul": _product,
+    "FusedConv": lambda node, shapes: _conv(1, node, shapes),
+    "FusedGemm": _product,
+    "FusedMatMul": _product,
+    "MatMulIntegerToFloat": _product,
+    "QAttention": _attention,
+    "QGemm": _product,
 }

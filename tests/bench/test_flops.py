@@ -85,3 +85,29 @@ def test_the_model_stays_as_it_was():
     before.CopyFrom(model)
     count_flops(model, {"x": (3,)})
     assert model == before
+
+
+def test_operators_of_onnxruntime():
+    """ONNX infers no shapes through them."""
+    own = {"domain": "com.microsoft"}
+    nodes = [
+        helper.make_node("FusedConv", ["x", "w"], ["c"], activation="Relu", **own),
+        helper.make_node("Reshape", ["c", "shape"], ["r"]),
+        helper.make_node("FusedMatMul", ["r", "m"], ["y"], transA=1, **own),
+        helper.make_node("Attention", ["y", "qkv"], ["z"], num_heads=2, **own),
+    ]
+    weights = {"w": zeros(6, 3, 2, 2), "m": zeros(1, 6, 4), "qkv": zeros(4, 12)}
+    graph = helper.make_graph(
+        nodes,
+        "own",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (1, 3, 5, 5))],
+        [helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, (1, 16, 4))],
+        [
+            *(onnx.numpy_helper.from_array(array, name) for name, array in weights.items()),
+            helper.make_tensor("shape", onnx.TensorProto.INT64, [3], [1, 6, 16]),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    convolved, multiplied = 2 * (6 * 4 * 4) * (3 * 2 * 2), 2 * (16 * 4) * 6
+    assert count_flops(model) == convolved + multiplied + 2 * 16 * (4 * 12) + 2 * 2 * 16 * 16 * 4
