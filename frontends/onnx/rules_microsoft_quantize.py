@@ -21,6 +21,7 @@ from .rules_matmul import matrix_product
 from .rules_microsoft import Results, microsoft, standard, total
 from .rules_microsoft_attention import refuse_shared_buffers, self_attention
 from .rules_quantize import dequantize, quantize
+from .rules_recurrent import lstm
 from .rules_reduction import softmax_of_flat
 
 THROUGH = {
@@ -207,3 +208,22 @@ def q_attention(
     refuse_shared_buffers(c)
     projected = total(c, _product(c, x, x_scale, x_zero, weights, w_scale, w_zero), bias)
     return self_attention(c, projected, mask, past)
+
+
+@microsoft("DynamicQuantizeLSTM")
+def dynamic_quantize_lstm(c: NodeContext, x: str, w: str, r: str, *rest: str | None) -> tuple[str, ...]:
+    """The weights' numbers; data and states, which onnxruntime rounds to 8 bits at each step, stay f32."""
+    *states, w_scale, w_zero, r_scale, r_zero = rest
+    return lstm(c, x, _gates(c, w, w_scale, w_zero), _gates(c, r, r_scale, r_zero), *states)
+
+
+def _gates(c: NodeContext, weights: str, scale: str | None, zero: str | None) -> str:
+    """[directions, gates, inputs] of [directions, inputs, gates]; one scale a direction, or a gate."""
+    directions, _, gates = c.type(weights).dims
+
+    def spread(value: str | None) -> str:
+        size = gates if c.type(value or "").rank > 1 else 1
+        return c.one(Reshape((directions, 1, size)), c.one(Cast("f32"), value))
+
+    shifted = c.one(Binary("sub"), c.one(Cast("f32"), weights), spread(zero))
+    return c.one(Transpose((0, 2, 1)), c.one(Binary("mul"), shifted, spread(scale)))
