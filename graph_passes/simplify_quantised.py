@@ -21,32 +21,34 @@ _TINY, _HUGE = float(np.finfo(np.float32).tiny), 1e30  # scales between which (q
 
 @dataclass(frozen=True)
 class _Step:
-    """value = (bytes - zero) · scale, of one scale and zero point, in f32."""
+    """What a node quantises or dequantises, in f32, by one scale and zero point; `dtype` are the bytes."""
 
-    bytes: str
+    value: str
     dtype: str
     scale: float
     zero: float
 
 
 def _step_of(r: Rewriter, node: Node | None) -> _Step | None:
-    """Of a node that quantises or dequantises."""
-    if node is None or not isinstance(node.op, (QuantizeLinear, DequantizeLinear)):
+    if node is None:
         return None
     value, s, z = (*node.inputs, None)[:3]
     scale, zero = r.uniform(s), 0 if z is None else r.uniform(z)
-    back = isinstance(node.op, DequantizeLinear)
-    in_f32 = node.op.to == "f32" if back else node.op.precision == "f32"
-    if value is None or scale is None or zero is None or not (in_f32 and _TINY <= scale < _HUGE):
+    if value is None or scale is None or zero is None or not _TINY <= scale < _HUGE:
         return None
-    return _Step(value, r.type_of(value).dtype.name if back else node.op.to, scale, zero)
+    if isinstance(node.op, QuantizeLinear) and node.op.precision == "f32":
+        return _Step(value, node.op.to, scale, zero)
+    if isinstance(node.op, DequantizeLinear) and node.op.to == "f32":
+        return _Step(value, r.type_of(value).dtype.name, scale, zero)
+    return None
 
 
 @rule("quantize(dequantize(x, s, z), s, z) => x", QuantizeLinear)
 def quantised_already(r: Rewriter, node: Node) -> str | None:
     own, before = _step_of(r, node), _step_of(r, r.made_by(node.inputs[0], DequantizeLinear))
-    same = own is not None and before is not None and replace(own, bytes=before.bytes) == before
-    return before.bytes if same and before is not None else None
+    if own is None or before is None:
+        return None
+    return before.value if replace(own, value=before.value) == before else None
 
 
 @rule("move(dequantize(x, s, z)) => dequantize(move(x), s, z)", *ORDERING)
@@ -56,9 +58,9 @@ def move_bytes(r: Rewriter, node: Node) -> str | None:
     first = steps[0]
     if first is None or len(node.outputs) != 1 or len(steps) < len(node.inputs):
         return None
-    if any(step is None or replace(step, bytes=first.bytes) != first for step in steps):
+    if any(step is None or replace(step, value=first.value) != first for step in steps):
         return None
-    moved = r.emit(node.op, *(step.bytes for step in steps if step is not None))
+    moved = r.emit(node.op, *(step.value for step in steps if step is not None))
     dtype = r.type_of(moved).dtype.numpy
     by = np.array(first.scale, np.float32), np.array(first.zero, dtype)
     return r.emit(DequantizeLinear(), moved, *(r.constant(v, node.outputs[0]) for v in by))
@@ -67,32 +69,36 @@ def move_bytes(r: Rewriter, node: Node) -> str | None:
 @rule("quantize(x·a + b, s, z) => int(round(x·(a/s) + b/s) + z), x whole", QuantizeLinear)
 def quantize_sum(r: Rewriter, node: Node) -> str | None:
     """Of products of quantised operands, perhaps bounded: no division, and x·a has been rounded anyway."""
-    value, s, z = (*node.inputs, None)[:3]
-    scale, zero = r.uniform(s), 0 if z is None else r.uniform(z)
-    bounded = r.only_by(value, Unary)
-    if bounded is not None and (bounded.op.fn == "relu" or bounded.op.fn == "clip"):
-        value = bounded.inputs[0]
-    made = r.only_by(value, Binary)
-    shift = r.const(made.inputs[1]) if made is not None and made.op.fn == "add" else None
-    scaled = made if shift is None or made is None else r.only_by(made.inputs[0], Binary)
-    positive = scale is not None and scale > 0
-    if scaled is None or scaled.op.fn != "mul" or not positive or zero is None or node.op.precision != "f32":
+    step, name = _step_of(r, node), node.outputs[0]
+    if step is None or r.type_of(step.value).dtype is not F32:
         return None
-    whole, factor = r.made_by(scaled.inputs[0], Cast), r.const(scaled.inputs[1])
-    if whole is None or factor is None or not r.type_of(whole.inputs[0]).dtype.is_integer:
+    bounds = _function(r, step.value, Unary, "relu", "clip")
+    value = step.value if bounds is None else bounds.inputs[0]
+    added = _function(r, value, Binary, "add")
+    shift = None if added is None else r.const(added.inputs[1])
+    scaled = _function(r, value if shift is None or added is None else added.inputs[0], Binary, "mul")
+    whole = None if scaled is None else r.made_by(scaled.inputs[0], Cast)
+    factor = None if scaled is None else r.const(scaled.inputs[1])
+    if whole is None or factor is None or not r.type_of(whole.inputs[0] or "").dtype.is_integer:
         return None
-    if r.type_of(value).dtype is not F32 or not _divides(factor, scale) or not _divides(shift, scale):
+    if not _divides(factor, step.scale) or not _divides(shift, step.scale):
         return None
-    result = r.emit(Binary("mul"), scaled.inputs[0], r.constant(_over(factor, scale), s))
+    result = r.emit(Binary("mul"), whole.outputs[0], r.constant(_over(factor, step.scale), name))
     if shift is not None:
-        result = r.emit(Binary("add"), result, r.constant(_over(shift, scale), s))
-    if value != node.inputs[0]:
-        params = tuple(float(np.float32(p) / np.float64(scale)) for p in bounded.op.params)
-        result = r.emit(Unary(bounded.op.fn, params), result)
+        result = r.emit(Binary("add"), result, r.constant(_over(shift, step.scale), name))
+    if bounds is not None and isinstance(bounds.op, Unary):
+        limits = tuple(float(np.float32(limit / np.float64(step.scale))) for limit in bounds.op.params)
+        result = r.emit(Unary(bounds.op.fn, limits), result)
     result = r.emit(Unary("round"), result)
-    if zero:
-        result = r.emit(Binary("add"), result, r.constant(np.array(zero, np.float32), s))
-    return r.emit(Cast(node.op.to), result)
+    if step.zero:
+        result = r.emit(Binary("add"), result, r.constant(np.array(step.zero, np.float32), name))
+    return r.emit(Cast(step.dtype), result)
+
+
+def _function(r: Rewriter, value: str | None, kind: type[Unary | Binary], *names: str) -> Node | None:
+    """The node of one of these functions that makes a value which nothing else reads."""
+    node = r.only_by(value, kind)
+    return node if node is not None and getattr(node.op, "fn", "") in names else None
 
 
 def _over(array: np.ndarray, scale: float) -> np.ndarray:

@@ -494,8 +494,9 @@ def _rounded(e: Cast) -> tuple[Expr, int] | None:
         if not (number.is_integer() and abs(number) < 1 << 16):
             return None
         value, added = value.a, int(number)
-    rounds = isinstance(value, Call) and value.op == "round" and value.dtype is F32
-    return (value.args[0], added) if rounds and e.type.is_integer and e.type.bits <= 16 else None
+    if not isinstance(value, Call) or value.op != "round" or value.dtype is not F32:
+        return None
+    return (value.args[0], added) if e.type.is_integer and e.type.bits <= 16 else None
 
 
 def _certain(e: Expr, known: dict[Expr, frozenset[Expr]]) -> frozenset[Expr]:

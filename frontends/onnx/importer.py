@@ -178,7 +178,7 @@ class Importer:
             raise unknown_operator(node, opset)
         return self.call(node, found[0], found[1], inputs, scope, name)
 
-    def _apply(self, rule, context: NodeContext) -> tuple[str, ...]:  # type: ignore[no-untyped-def]
+    def _apply(self, rule, context: NodeContext) -> tuple[str | None, ...]:  # type: ignore[no-untyped-def]
         try:
             inspect.signature(rule).bind(context, *context.inputs)
         except TypeError as error:

@@ -4,8 +4,8 @@
     def softmax(c, x):
         return c.emit(Softmax(axis=c.attr("axis", -1)), x)
 
-A rule gets the names of the node's inputs (None for absent ones) and returns the names of its outputs. The
-newest rule whose `since` is not above the model's opset is taken.
+A rule gets the names of the node's inputs (None for absent ones) and returns the names of its outputs (None
+for one that is not supported). The newest rule whose `since` is not above the model's opset is taken.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...compiler.ir.types import TensorType
 from ...compiler.ops.base import Decomposer, Op
 from ...errors import ModelError, NeedsValueError, UnsupportedError
 
-Rule = Callable[..., "tuple[str, ...] | str"]
+Rule = Callable[..., "tuple[str | None, ...] | str"]
 RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
 """(domain, operator) → [(since, rule)], oldest first."""
 

@@ -20,9 +20,8 @@ from ...compiler.ops.reduction import Reduce
 from ...compiler.ops.shapes import axis_of
 from ...errors import ModelError
 from .registry import NodeContext, Rule, find_rule, onnx
-from .rules_conv import conv
 from .rules_elementwise import PARAMETERS, UNARY_NAMES
-from .rules_matmul import gemm, matrix_product, scaled
+from .rules_matmul import matrix_product, scaled
 from .rules_normalization import layer_normalization
 
 DOMAIN = "com.microsoft"
@@ -46,7 +45,9 @@ def standard(c: NodeContext, name: str, opset: int, *inputs: str | None) -> str:
     rule = find_rule(name, opset)
     assert rule is not None, f"{name} of opset {opset} has no rule"
     results = rule(c, *inputs)
-    return results if isinstance(results, str) else results[0]
+    first = results if isinstance(results, str) else results[0]
+    assert first is not None
+    return first
 
 
 def _older_rule(name: str, opset: int) -> Rule:
@@ -108,14 +109,14 @@ def fused_activation(c: NodeContext, x: str, params: Sequence[float | None]) -> 
 
 @microsoft("FusedConv")
 def fused_conv(c: NodeContext, x: str, w: str, bias: str | None = None, added: str | None = None):
-    return fused_activation(c, total(c, conv(c, x, w, bias)[0], added), c.attr("activation_params") or ())
+    result = total(c, standard(c, "Conv", 11, x, w, bias), added)
+    return fused_activation(c, result, c.attr("activation_params") or ())
 
 
 @microsoft("FusedGemm")
 def fused_gemm(c: NodeContext, a: str, b: str, bias: str | None = None):
     params = [c.attr(f"activation_{letter}") for letter in ("alpha", "beta", "gamma")]
-    result = gemm(c, a, b, bias)
-    return fused_activation(c, result if isinstance(result, str) else result[0], params)
+    return fused_activation(c, standard(c, "Gemm", 13, a, b, bias), params)
 
 
 def fused_matmul(c: NodeContext, a: str, b: str):

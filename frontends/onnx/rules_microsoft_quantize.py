@@ -117,8 +117,8 @@ def qlinear_concat(c: NodeContext, y_scale: str, y_zero: str, *parts: str):
         raise c.unsupported(f"{len(parts)} inputs after the result's scale", "it takes three of each part")
 
     def equal(a: str, b: str) -> bool:
-        known = c.g.constants.get(a), c.g.constants.get(b)
-        return a == b or (known[0] is not None and known[1] is not None and np.array_equal(*known))
+        one, other = c.g.constants.get(a), c.g.constants.get(b)
+        return a == b or (one is not None and other is not None and np.array_equal(one, other))
 
     def fitting(x: str, scale: str, zero: str) -> str:
         if equal(scale, y_scale) and equal(zero, y_zero):
@@ -211,7 +211,7 @@ def q_attention(
 
 
 @microsoft("DynamicQuantizeLSTM")
-def dynamic_quantize_lstm(c: NodeContext, x: str, w: str, r: str, *rest: str | None) -> tuple[str, ...]:
+def dynamic_quantize_lstm(c: NodeContext, x: str, w: str, r: str, *rest: str | None):
     """The weights' numbers; data and states, which onnxruntime rounds to 8 bits at each step, stay f32."""
     *states, w_scale, w_zero, r_scale, r_zero = rest
     return lstm(c, x, _gates(c, w, w_scale, w_zero), _gates(c, r, r_scale, r_zero), *states)
