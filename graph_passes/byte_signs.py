@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..compiler.ir.graph import Graph, Node
+from ..compiler.ir.graph import Graph, Node, fresh_name
 from ..compiler.ir.types import I8, U8, DType, TensorType
 from ..compiler.ops.conv import ConvInteger
 from ..compiler.ops.elementwise import Binary, Cast, Unary
@@ -28,7 +28,10 @@ MOVING = (Concat, Identity, MaxPool, Reshape, Slice, Transpose)
 
 
 def match_signs(graph: Graph, target: Target) -> Graph:
-    """An equal graph whose quantised activations are, where they can be, what `target.dot` multiplies."""
+    """An equal graph whose quantised activations are, where they can be, what `target.dot` multiplies.
+
+    NaN, which no integer stands for, is quantised to 0 in either sign.
+    """
     if not target.dot:
         return graph
     wanted, other = (I8, U8) if target.dot == "dot4_i8" else (U8, I8)
@@ -134,9 +137,9 @@ class _Change:
         assert found is not None
         base, added = found
         type = self.graph.types[node.reads[0]]
-        moved, shift = f"{node.outputs[0]}.moved", f"{node.outputs[0]}.shift"
+        moved = fresh_name(node.outputs[0], self.types)
         self.types[moved] = type
-        self.constant(shift, (np.asarray(added) + self.shift).astype(type.dtype.numpy), type.dtype)
+        shift = self.constant(moved, (np.asarray(added) + self.shift).astype(type.dtype.numpy), type.dtype)
         add = Node(Binary("add"), (base, shift), (moved,), node.name)
         return [add, replace(node, op=Cast(self.wanted.name), inputs=(moved,))]
 
@@ -146,11 +149,12 @@ class _Change:
         by_scale = isinstance(node.op, (QuantizeLinear, DequantizeLinear))
         shape = self.graph.types[node.inputs[1] or ""].dims if by_scale else ()
         known = np.zeros(shape, np.int64) if zero is None else self.graph.constants[zero].astype(np.int64)
-        name = f"{node.outputs[0]}.zero"
-        self.constant(name, (known + self.shift).astype(self.wanted.numpy), self.wanted)
+        moved = (known + self.shift).astype(self.wanted.numpy)
         inputs = [*node.inputs, *[None] * (at + 1 - len(node.inputs))]
-        inputs[at] = name
+        inputs[at] = self.constant(node.outputs[0], moved, self.wanted)
         return replace(node, inputs=tuple(inputs))
 
-    def constant(self, name: str, array: np.ndarray, dtype: DType) -> None:
+    def constant(self, like: str, array: np.ndarray, dtype: DType) -> str:
+        name = fresh_name(like, self.types)
         self.constants[name], self.types[name] = array, TensorType(dtype, array.shape)
+        return name

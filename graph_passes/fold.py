@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
-from ..compiler.ir.graph import Graph, Node
+from ..compiler.ir.graph import Graph, Node, fresh_name
 from ..compiler.ir.types import TensorType
 from ..compiler.ops.base import Op
 from ..compiler.ops.evaluate import evaluate
@@ -45,7 +45,7 @@ def fold(graph: Graph, max_bytes: int = MAX_BYTES, keep: Callable[[Op, TensorTyp
         for name, array in zip(node.outputs, results):
             held = name
             if name in graph.outputs:
-                held = _fresh(f"{name}.value", types)
+                held = fresh_name(name, types)
                 types[held] = types[name]
                 kept.append(Node(Identity(), (held,), (name,), node.name))
             constants[held] = array
@@ -89,11 +89,3 @@ def _plain(graph: Graph, name: str) -> bool:
 
 def _copies_to_output(graph: Graph, node: Node) -> bool:
     return isinstance(node.op, Identity) and node.outputs[0] in graph.outputs
-
-
-def _fresh(name: str, taken: Mapping[str, TensorType]) -> str:
-    n = 1
-    candidate = name
-    while candidate in taken:
-        candidate, n = f"{name}{n}", n + 1
-    return candidate

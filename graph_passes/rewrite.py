@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..compiler.ir.graph import Graph, Node
+from ..compiler.ir.graph import Graph, Node, fresh_name
 from ..compiler.ir.types import TensorType, dtype_of
 from ..compiler.ops.base import Op
 from ..compiler.ops.movement import Identity
@@ -87,23 +87,17 @@ class Rewriter:
     def emit(self, op: Op, *inputs: str | None, name: str = "") -> str:
         """A new node of one output; messages call it `name` (default: as the node that is replaced)."""
         (type,) = op.infer(*(None if i is None else self.types[i] for i in inputs))
-        value = self._fresh("rewritten")
+        value = fresh_name("rewritten", self.types)
         self.types[value] = type
         self._pending.append(Node(op, inputs, (value,), name or self._name))
         return value
 
     def constant(self, array: np.ndarray, like: str) -> str:
         """A new constant, named after `like`."""
-        value = self._fresh(like)
+        value = fresh_name(like, self.types)
         self.constants[value] = np.asarray(array, order="C")
         self.types[value] = TensorType(dtype_of(array), array.shape)
         return value
-
-    def _fresh(self, like: str) -> str:
-        n = 1
-        while f"{like}.{n}" in self.types:
-            n += 1
-        return f"{like}.{n}"
 
     # --- the pass -----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..compiler.ir.graph import Node
-from ..compiler.ir.types import F32
+from ..compiler.ir.types import F32, TensorType
 from ..compiler.ops.elementwise import Binary, Cast, Unary
 from ..compiler.ops.movement import Concat, Reshape, Slice, Transpose
 from ..compiler.ops.pool import MaxPool
@@ -60,10 +60,23 @@ def move_bytes(r: Rewriter, node: Node) -> str | None:
         return None
     if any(step is None or replace(step, value=first.value) != first for step in steps):
         return None
+    types = r.type_of(first.value), r.type_of(node.outputs[0])
+    if isinstance(node.op, MaxPool) and not _meet(node.op, *types):
+        return None
     moved = r.emit(node.op, *(step.value for step in steps if step is not None))
     dtype = r.type_of(moved).dtype.numpy
     by = np.array(first.scale, np.float32), np.array(first.zero, dtype)
     return r.emit(DequantizeLinear(), moved, *(r.constant(v, node.outputs[0]) for v in by))
+
+
+def _meet(op: MaxPool, x: TensorType, y: TensorType) -> bool:
+    """Whether every window holds an element: the least byte is not the least float."""
+    windows = zip(x.dims[2:], y.dims[2:], op.kernel, op.strides, op.dilations, op.pads)
+    for size, outputs, kernel, stride, dilation, pad in windows:
+        at = np.arange(outputs)[:, None] * stride + np.arange(kernel) * dilation - pad
+        if not ((at >= 0) & (at < size)).any(1).all():
+            return False
+    return True
 
 
 @rule("quantize(x·a + b, s, z) => int(round(x·(a/s) + b/s) + z), x whole", QuantizeLinear)
@@ -87,7 +100,8 @@ def quantize_sum(r: Rewriter, node: Node) -> str | None:
     if shift is not None:
         result = r.emit(Binary("add"), result, r.constant(_over(shift, step.scale), name))
     if bounds is not None and isinstance(bounds.op, Unary):
-        limits = tuple(float(np.float32(limit / np.float64(step.scale))) for limit in bounds.op.params)
+        with np.errstate(over="ignore"):
+            limits = tuple(float(np.float32(limit / np.float64(step.scale))) for limit in bounds.op.params)
         result = r.emit(Unary(bounds.op.fn, limits), result)
     result = r.emit(Unary("round"), result)
     if step.zero:

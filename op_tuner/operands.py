@@ -12,7 +12,7 @@ from ..compiler.ir import loops as L
 from ..compiler.ir import scalar as s
 from ..compiler.ir.expr import Stage, TensorExpr
 from ..compiler.ir.loops_interpreter import interpret
-from ..compiler.ir.types import Layout, TensorType
+from ..compiler.ir.types import I32, Layout, TensorType
 from ..compiler.kernel_task import KernelTask
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.packed_recurrence import PACKED, Packed
@@ -71,9 +71,12 @@ def _of_expr(task: KernelTask, checked: bool) -> Operands:
     expr = task.expr
     assert expr is not None
     params = [name for name, _ in expr.params]
-    bounds = index_bounds(expr)
+    bounds, words = index_bounds(expr), _words_in(expr)
     types = dict(expr.params)
-    logical = [_random(types[p], n, bounds.get(p)) for n, p in enumerate(params)]
+    logical = [
+        _words(types[p], n) if p in words else _random(types[p], n, bounds.get(p))
+        for n, p in enumerate(params)
+    ]
     expected = None
     if checked:
         found = check.sample(expr, logical)
@@ -181,6 +184,18 @@ def _random(type: TensorType, n: int, bound: int | None, low: float = -1.0) -> n
         info = np.iinfo(dtype.numpy)
         return random.integers(info.min, info.max + 1, type.dims).astype(dtype.numpy)
     return random.integers(0, SMALL if bound is None else max(1, bound), type.dims).astype(dtype.numpy)
+
+
+def _words_in(expr: TensorExpr) -> set[str]:
+    """What is read as words of four bytes."""
+    dots = (e for st in expr.stages for e in s.walk(st.body) if isinstance(e, s.Call) and e.op in s.DOTS)
+    return {load.tensor for e in dots for load in s.loads(e) if load.type is I32}
+
+
+def _words(type: TensorType, seed: int) -> np.ndarray:
+    """Four small bytes in each, so that each matters and sums stay in range."""
+    bytes = np.random.default_rng(seed).integers(0, SMALL, (*type.dims, 4)).astype(np.uint8)
+    return bytes.view("<i4").reshape(type.dims).astype(np.int32)
 
 
 def _packed(task: KernelTask, position: int, param: str, array: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ carry their arrays. Nodes are frozen; passes build new graphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -93,6 +93,14 @@ class Graph:
                 outputs=outputs or self.outputs,
             )
         )
+
+
+def fresh_name(like: str, taken: Container[str]) -> str:
+    """`like` with the first number behind it that makes it new."""
+    n = 1
+    while f"{like}.{n}" in taken:
+        n += 1
+    return f"{like}.{n}"
 
 
 def prune(graph: Graph) -> Graph:

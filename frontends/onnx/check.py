@@ -217,10 +217,11 @@ def _for_checker(model: ModelProto, opset: int) -> ModelProto:
     copy.CopyFrom(model)
     _complete_types(copy.graph)
     for node, owner, _ in _all_nodes(copy):
-        refused = not _in_onnx(node, opset) or (node.op_type == "GroupNormalization" and opset < 21)
-        if owner is None and node.domain in ("", "ai.onnx") and refused:
+        refused = node.op_type in ADDED or (node.op_type == "GroupNormalization" and opset < 21 and not owner)
+        if node.domain in ("", "ai.onnx") and refused:
             node.domain = "burnish.unchecked"
-    copy.opset_import.add(domain="burnish.unchecked", version=1)
+    for holder in (copy, *copy.functions):
+        holder.opset_import.add(domain="burnish.unchecked", version=1)
     return copy
 
 

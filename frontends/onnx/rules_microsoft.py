@@ -30,7 +30,7 @@ Results = tuple[str | None, ...]
 
 OLDER = {
     "ExpandDims": ("Unsqueeze", 13), "GatherND": ("GatherND", 13), "Gelu": ("Gelu", 20),
-    "GridSample": ("GridSample", 16), "Pad": ("Pad", 13), "Range": ("Range", 11), "Trilu": ("Trilu", 14),
+    "GridSample": ("GridSample", 16), "Pad": ("Pad", 13), "Trilu": ("Trilu", 14),
 }  # fmt: skip
 """Operators that ONNX has taken over: its own name, and an opset that defines them alike."""
 
@@ -56,6 +56,12 @@ def _older_rule(name: str, opset: int) -> Rule:
 
 for _own, (_name, _opset) in OLDER.items():
     microsoft(_own)(_older_rule(_name, _opset))
+
+
+@microsoft("Range")
+def range_(c: NodeContext, start: str, limit: str, delta: str | None = None):
+    step = c.const(np.array(1, c.type(start).dtype.numpy)) if delta is None else delta
+    return standard(c, "Range", 11, start, limit, step)
 
 
 def total(c: NodeContext, *terms: str | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...compiler.ops.elementwise import Binary, Where
+from ...compiler.ops.elementwise import Binary, Cast, Where
 from ...compiler.ops.matmul import MatMul
 from ...compiler.ops.movement import Concat, Reshape, Slice, Transpose
 from ...compiler.ops.reduction import Softmax
@@ -50,6 +50,8 @@ def self_attention(
         raise ModelError(f"{c.label}: queries, keys and values of the widths {list(widths)} are not {width}")
     starts = (0, widths[0], widths[0] + widths[1])
     q, k, v = (heads(c, part(c, projected, -1, s, n)) for s, n in zip(starts, widths))
+    if (past is not None or c.wants(1)) and widths[1] != widths[2]:
+        raise c.unsupported("past or present of keys and values that differ in width")
     if past is not None:
         k, v = (c.one(Concat(2), halved(c, past, n), new) for n, new in enumerate((k, v)))
     stacked = [c.one(Reshape((1, *c.type(t).dims)), t) for t in (k, v)] if c.wants(1) else []
@@ -103,7 +105,7 @@ def halved(c: NodeContext, past: str, n: int) -> str:
 def heads(c: NodeContext, x: str) -> str:
     """[batch, heads, steps, size] of [batch, steps, heads · size]."""
     count = c.required("num_heads")
-    if c.type(x).rank != 3 or c.type(x).dims[2] % count:
+    if count < 1 or c.type(x).rank != 3 or c.type(x).dims[2] % count:
         raise ModelError(f"{c.label}: {c.type(x)}: expected [batch, steps, a multiple of {count}]")
     batch, steps, width = c.type(x).dims
     return c.one(Transpose((0, 2, 1, 3)), c.one(Reshape((batch, steps, count, width // count)), x))
@@ -114,9 +116,11 @@ def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str 
     [batch, heads, its steps, size]."""
     batch, count, steps, size = c.type(q).dims
     length = c.type(k).dims[2]
-    number = c.type(q).dtype.numpy
+    narrow, number = c.type(q).dtype.name, np.float32  # what is masked leaves the range of f16
     scale = c.attr("scale") or 1 / math.sqrt(size)
-    scores = c.one(Binary("mul"), c.one(MatMul(trans_b=True), q, k), c.const(np.array(scale, number)))
+    products = c.one(Cast("f32"), c.one(MatMul(trans_b=True), q, k))
+    scores = c.one(Binary("mul"), products, c.const(np.array(scale, number)))
+    added = None if added is None else c.one(Cast("f32"), added)
     terms = [added]
     if mask is not None:
         visible = seen(c, mask, batch, steps, length)
@@ -125,7 +129,8 @@ def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str 
     if c.attr("unidirectional", 0):
         later = np.triu(np.full((steps, length), np.finfo(number).min, number), length - steps + 1)
         terms.append(c.const(later))
-    result = c.one(MatMul(), c.one(Softmax(3), total(c, scores, *terms)), v)
+    shares = c.one(Cast(narrow), c.one(Softmax(3), total(c, scores, *terms)))
+    result = c.one(MatMul(), shares, v)
     return c.one(Reshape((batch, steps, count * c.type(v).dims[3])), c.one(Transpose((0, 2, 1, 3)), result))
 
 
@@ -133,10 +138,13 @@ def seen(c: NodeContext, mask: str, batch: int, steps: int, length: int) -> str:
     """bool[batch or 1, 1, steps or 1, length] of a mask in one of onnxruntime's forms:
 
     [batch, length], [batch, steps, length]    1 where a key counts
+    [batch, 1]                                 all keys count
     [batch]                                    how many keys count
     [2 · batch]                                before which key those end that count, where they begin
     """
     type = c.type(mask)
+    if type.dims in ((batch, 1), (1, 1)):  # onnxruntime takes it for none
+        return c.const(np.ones((1, 1, 1, length), np.bool_))
 
     def constant(values: np.ndarray | int) -> str:
         return c.const(np.asarray(values, type.dtype.numpy))

@@ -16,6 +16,7 @@ from ...compiler.ops.quantize import (
 )
 from ...compiler.ops.reduction import Softmax
 from ...compiler.ops.shapes import axis_of
+from ...errors import ModelError
 from .registry import NodeContext, Rule
 from .rules_matmul import matrix_product
 from .rules_microsoft import Results, microsoft, standard, total
@@ -144,7 +145,9 @@ def q_gemm(
     y_scale: str | None = None,
     y_zero: str | None = None,
 ):
-    """Without a scale of the result, real numbers."""
+    """Without a scale and a zero point of the result, real numbers."""
+    if (y_scale is None) != (y_zero is None):
+        raise c.unsupported("a scale of the result without its zero point, or the other way round")
     left, right = (
         c.one(Transpose((1, 0)), v) if c.attr(n, 0) else v for n, v in (("transA", a), ("transB", b))
     )
@@ -213,6 +216,8 @@ def q_attention(
 @microsoft("DynamicQuantizeLSTM")
 def dynamic_quantize_lstm(c: NodeContext, x: str, w: str, r: str, *rest: str | None):
     """The weights' numbers; data and states, which onnxruntime rounds to 8 bits at each step, stay f32."""
+    if len(rest) != 9:
+        raise ModelError(f"{c.label}: {3 + len(rest)} inputs, expected 12")
     *states, w_scale, w_zero, r_scale, r_zero = rest
     return lstm(c, x, _gates(c, w, w_scale, w_zero), _gates(c, r, r_scale, r_zero), *states)
 

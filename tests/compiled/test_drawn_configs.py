@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from burnish.compiler.kernel_task import KernelTask
+from burnish.compiler.ops.conv import ConvInteger
 from burnish.compiler.target import Target, get_target
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.alternatives import alternatives, decides
@@ -19,6 +20,7 @@ from burnish.op_tuner.operands import operands
 from burnish.pipeline import optimise
 from onnx import helper, numpy_helper
 
+from ..passes.make import make
 from .forked import run_forked
 from .kernels import build_drawn, execute, load, runnable_targets
 from .test_conv_algorithms import Case, arrays_of, graph_of
@@ -71,6 +73,34 @@ def test_convolutions(case: Case, target: str) -> None:
     tasks = [every[(first + n * 5) % len(every)] for n in range(TASKS.get(target, 1))]
     messages = run_forked(tasks, check, processes=2)
     assert not any(messages), next(f"{t.algorithm}: {m}" for t, m in zip(tasks, messages) if m)
+
+
+INTEGER = [  # operator, input, shape of the weights
+    (ConvInteger((1, 1), (1, 1, 1, 1), (1, 1), 24), "u8[2,24,9,11]", (24, 1, 3, 3)),
+    (ConvInteger((2, 1), (2, 1, 2, 1), (1, 1), 40), "u8[1,40,7,13]", (40, 1, 5, 3)),
+    (ConvInteger((1,), (2, 2), (1,), 32), "i8[1,32,30]", (32, 1, 5)),
+    (ConvInteger((1, 1), (1, 0, 2, 1), (1, 1)), "u8[2,36,9,7]", (24, 36, 3, 3)),
+    (ConvInteger((1, 1), (0, 0, 0, 0), (1, 1)), "u8[1,64,9,7]", (40, 64, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+@pytest.mark.parametrize(("op", "x", "shape"), INTEGER)
+def test_integer_convolutions(op: ConvInteger, x: str, shape: tuple[int, ...], target: str) -> None:
+    machine = get_target(target)
+    weights = np.random.default_rng(2).integers(-127, 128, shape).astype(np.int8)
+    before = make({"x": x}, lambda g, value: g.one(op, value, g.const(weights)))
+    graph = optimise(before, machine, 2, stop_after="fuse")
+    tasks = [
+        decided_task(graph, node, decision, machine, 2)
+        for node in graph.nodes
+        if decides(node) and "Dot" in str(node.op)
+        for decision in alternatives(graph, node, machine.lanes(4))
+    ]
+    assert tasks
+    tasks = tasks if target == "host" else tasks[::3]
+    messages = run_forked(tasks, check, processes=2)
+    assert not any(messages), next(f"{t.layouts}: {m}" for t, m in zip(tasks, messages) if m)
 
 
 RECURRENCES = [  # kind, gates, batch, hidden units, attributes

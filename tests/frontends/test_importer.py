@@ -231,6 +231,16 @@ class TestValues:
         _, out = run(m, values={"w": np.float32([7, 8, 9])})
         np.testing.assert_array_equal(out["y"], ARRAY + np.float32([7, 8, 9]))
 
+    def test_normalisations_that_optimisers_add_stand_in_functions_too(self):
+        body = [node("LayerNormalization", ["a", "b"], ["c"], name="inner", axis=-1)]
+        f = helper.make_function("own", "F", ["a", "b"], ["c"], body, [helper.make_opsetid("", 13)])
+        call = node("F", ["x", "w"], ["y"], domain="own")
+        m = model([call], [X], [Y], [weight("w", [1, 2, 3])], functions=[f], domains=["own"], opset=13)
+        _, out = run(m)
+        centred = ARRAY - ARRAY.mean(-1, keepdims=True)
+        normal = centred / np.sqrt(ARRAY.var(-1, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(out["y"], normal * [1, 2, 3], rtol=1e-5)
+
     def test_the_error_of_a_function_body_names_the_call_and_keeps_the_inputs(self):
         body = [node("Reshape", ["a", "b"], ["c"], name="inner")]
         f = helper.make_function("own", "F", ["a", "b"], ["c"], body, [helper.make_opsetid("", 20)])

@@ -19,6 +19,7 @@ Array = np.ndarray
 class Node:
     """One node. Inputs with fewer than two axes, but the first, are initializers: they may decide shapes.
 
+    constant   whether all inputs are initializers
     without    outputs that the node does not name
     tolerance  absolute and relative; for integers, how far they may be off
     """
@@ -31,12 +32,14 @@ class Node:
     tolerance: float = 1e-5
     domain: str = ""
     without: tuple[int, ...] = ()
+    constant: bool = False
 
     def __str__(self) -> str:
         return f"{self.op}{self.opset} {self.attributes}"
 
     def feeds(self) -> dict[str, Array]:
-        return {f"x{n}": a for n, a in enumerate(self.inputs) if a is not None and (n == 0 or a.ndim > 1)}
+        given = [(n, a) for n, a in enumerate(self.inputs) if a is not None and not self.constant]
+        return {f"x{n}": a for n, a in given if n == 0 or a.ndim > 1}
 
     def model(self) -> onnx.ModelProto:
         names = ["" if a is None else f"x{n}" for n, a in enumerate(self.inputs)]

@@ -17,7 +17,7 @@ RNG = np.random.default_rng(3)
 
 def own(op: str, inputs: tuple[Array | None, ...], outputs: int = 1, **rest: Any) -> Node:
     """A node of the domain; what is no field of `Node` is an attribute."""
-    fields = {key: rest.pop(key) for key in ("tolerance", "without") if key in rest}
+    fields = {key: rest.pop(key) for key in ("tolerance", "without", "constant") if key in rest}
     return Node(op, inputs, rest, outputs, domain="com.microsoft", **fields)
 
 
@@ -41,6 +41,8 @@ FUSED = [
     own("QuickGelu", (X,), alpha=0.7),
     own("ExpandDims", (X, np.array(1, np.int32))),
     own("Pad", (f32(3, 4), ints(0, 1, 2, 0), scalar(0.5)), mode="constant"),
+    own("Range", (scalar(1), scalar(5.5)), constant=True),
+    own("Range", (scalar(1), scalar(5.5), scalar(1.5)), constant=True),
     own("Trilu", (f32(5, 4), scalar(1, np.int64)), upper=0),
     own("FusedMatMul", (f32(3, 4, 5), f32(3, 6, 4)), transA=1, transB=1, alpha=0.3),
     own("FusedMatMul", (f32(4), f32(3, 4, 5)), transA=1),
@@ -75,6 +77,7 @@ NORMALISATIONS = [
 ]
 
 PROJECTED = X, f32(12, 36), f32(36)
+HALVES = tuple(a.astype(np.float16) for a in PROJECTED)
 PAST = f32(2, 2, 3, 2, 4)  # of 2 steps, 3 heads of 4
 SELF = {"num_heads": 3}
 ENDS, SPANS = np.array([3, 5], np.int32), np.array([3, 5, 1, 0], np.int32)
@@ -84,9 +87,10 @@ LONGER = (np.arange(7) < np.array([[4], [7]])).astype(np.int32)
 ATTENTION = [
     own("Attention", PROJECTED, **SELF),
     own("Attention", (*PROJECTED[:2], None), **SELF, scale=0.2),
-    *(own("Attention", (*PROJECTED, mask), **SELF) for mask in (MASK, EACH, ENDS, SPANS)),
+    *(own("Attention", (*PROJECTED, mask), **SELF) for mask in (MASK, EACH, ENDS, SPANS, MASK[:, :1])),
     own("Attention", (*PROJECTED, MASK), **SELF, mask_filter_value=-3.0),
     own("Attention", PROJECTED, **SELF, unidirectional=1),
+    own("Attention", (*HALVES, 1 - MASK), **SELF, unidirectional=1, tolerance=4e-3),
     own("Attention", (*PROJECTED, None, PAST), 2, **SELF, unidirectional=1),
     own("Attention", (*PROJECTED, None, None, f32(2, 3, 5, 5)), **SELF),
     own("Attention", (X, f32(12, 30), f32(30)), **SELF, qkv_hidden_sizes=[12, 12, 6]),
@@ -178,6 +182,8 @@ REFUSED = {
     "do_rotary": own("Attention", PROJECTED, **SELF, do_rotary=1),
     "a mask i32[3]": own("Attention", (*PROJECTED, np.array([1, 2, 3], np.int32)), **SELF),
     "packed": own("MultiHeadAttention", (f32(2, 5, 3, 3, 4),), **SELF),
+    "scale of the result": own("QGemm", (M8, LEFT, OF_A, N8, RIGHT, OF_S, None, scalar(0.7))),
+    "differ in width": own("Attention", (X, f32(12, 30), f32(30)), 2, **SELF, qkv_hidden_sizes=[12, 12, 6]),
     "output 'y1'": own("SkipLayerNormalization", (X, X, WIDE), 2),
 }
 

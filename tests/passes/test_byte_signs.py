@@ -122,6 +122,27 @@ def test_what_has_the_wanted_sign_stays(body, target, other):
     assert after is before
 
 
+@TARGETS
+def test_names_that_are_taken(target, other):
+    """Whatever the values of a model are called, a new one is another."""
+
+    def body(g: Decomposer, x: str, *more: str) -> tuple[str, ...]:
+        (q,) = g.emit(QuantizeLinear(to=other), x, g.const(SCALE), constant(g, 7, other), outputs=("q",))
+        rounded = g.one(Unary("round"), g.one(Binary("mul"), x, g.const(np.float32(40))))
+        (cast,) = g.emit(Cast(other), rounded, outputs=("c",))
+        return convolved(g, q, other), convolved(g, cast, other), *(g.one(Unary("neg"), m) for m in more)
+
+    taken = {f"{of}.{n}": "f32[2]" for of in "qc" for n in (1, 2, 3, "zero", "moved", "shift")}
+    before = fold(make({"x": "f32[2,3,5,6]", **taken}, body))
+    after = match_signs(before, target)
+    verify(after)
+    assert not bytes_of(after, other)
+    arrays = feed(before)
+    expected, actual = interpret(before, arrays), interpret(after, arrays)
+    for name in before.outputs:
+        np.testing.assert_array_equal(actual[name], expected[name])
+
+
 def seen_from_outside(g: Decomposer, x: str, kind: str) -> tuple[str, ...]:
     q = quantised(g, x, kind)
     return convolved(g, q, kind), q

@@ -376,6 +376,15 @@ def test_equal_constants_of_other_bits_are_not_shared():
         assert_same(before, simplify(before))
 
 
+def test_bytes_do_not_pass_windows_that_are_all_padding():
+    """There the least float is not the least byte."""
+    window = MaxPool((2, 2), (1, 1), (1, 0, 1, 0), (2, 1))
+    body = lambda g, x: g.one(window, g.one(DequantizeLinear(), x, g.const(num(0.013))))  # noqa: E731
+    before = make({"x": "i8[2,4,1,5]"}, body)
+    after = simplify(before)
+    assert op_names(after) == ["DequantizeLinear", "MaxPool"]
+
+
 @pytest.mark.parametrize(("scale", "left"), [(0.013, []), (0.014, ["DequantizeLinear", "QuantizeLinear"])])
 def test_bytes_stay_bytes_through_pooling(scale, left):
     before = make({"x": "i8[2,4,5,5]"}, lambda g, x: requantised(g, x, scale))
