@@ -22,8 +22,9 @@ from ..compiler.ops.quantize import DequantizeLinear, QuantizeLinear
 from ..compiler.target import Target
 
 SHIFT = 128  # from i8 to u8
-ZERO_POINTS = {QuantizeLinear: 2, DequantizeLinear: 2, ConvInteger: 2, MatMulInteger: 2}
-"""Position of the zero point that belongs to the first input, or to the result."""
+ZERO_POINT = 2
+"""Position of the zero point of the first input, or of the result, of those operators that have one."""
+BY_ZERO_POINT = (QuantizeLinear, DequantizeLinear, ConvInteger, MatMulInteger)
 MOVING = (Concat, Identity, MaxPool, Reshape, Slice, Transpose)
 
 
@@ -87,7 +88,7 @@ def _known_zero(graph: Graph, node: Node) -> bool:
 
 
 def _zero_of(node: Node) -> str | None:
-    return (*node.inputs, None, None)[ZERO_POINTS[type(node.op)]]
+    return node.inputs[ZERO_POINT] if len(node.inputs) > ZERO_POINT else None
 
 
 def _whole(graph: Graph, producers: dict[str, Node], value: str) -> tuple[str, np.ndarray | int] | None:
@@ -101,11 +102,10 @@ def _whole(graph: Graph, producers: dict[str, Node], value: str) -> tuple[str, n
         return None
     for base, added in (node.inputs, node.inputs[::-1]):
         maker, constant = producers.get(base or ""), graph.constants.get(added or "")
-        whole = constant is not None and np.all(constant == np.rint(constant))
-        if maker is not None and maker.op == Unary("round") and whole and constant is not None:
-            return (
-                (base or "", constant) if graph.types[base or ""].shape == graph.types[value].shape else None
-            )
+        if maker is None or maker.op != Unary("round") or constant is None:
+            continue
+        same = graph.types[base or ""].shape == graph.types[value].shape
+        return (base or "", constant) if same and np.all(constant == np.rint(constant)) else None
     return None
 
 
@@ -129,7 +129,7 @@ class _Change:
         if isinstance(node.op, QuantizeLinear) and made:
             return [self.moved(replace(node, op=replace(node.op, to=self.wanted.name)))]
         read = node.inputs[:1] and node.inputs[0] in self.changing
-        return [self.moved(node) if read and type(node.op) in ZERO_POINTS else node]
+        return [self.moved(node) if read and isinstance(node.op, BY_ZERO_POINT) else node]
 
     def cast(self, node: Node) -> list[Node]:
         """The whole number is moved before it is cast."""
@@ -145,13 +145,13 @@ class _Change:
 
     def moved(self, node: Node) -> Node:
         """The node with its zero point moved."""
-        at, zero = ZERO_POINTS[type(node.op)], _zero_of(node)
+        zero = _zero_of(node)
         by_scale = isinstance(node.op, (QuantizeLinear, DequantizeLinear))
         shape = self.graph.types[node.inputs[1] or ""].dims if by_scale else ()
         known = np.zeros(shape, np.int64) if zero is None else self.graph.constants[zero].astype(np.int64)
         moved = (known + self.shift).astype(self.wanted.numpy)
-        inputs = [*node.inputs, *[None] * (at + 1 - len(node.inputs))]
-        inputs[at] = self.constant(node.outputs[0], moved, self.wanted)
+        inputs = [*node.inputs, *[None] * (ZERO_POINT + 1 - len(node.inputs))]
+        inputs[ZERO_POINT] = self.constant(node.outputs[0], moved, self.wanted)
         return replace(node, inputs=tuple(inputs))
 
     def constant(self, like: str, array: np.ndarray, dtype: DType) -> str:

@@ -78,13 +78,14 @@ def _owns_memory(graph: Graph, node: Node, written: set[str]) -> bool:
 
 def is_view(graph: Graph, node: Node) -> bool:
     """The output is the whole input's memory under another shape."""
+    inner = _only(node)
+    if not isinstance(inner, PackBytes) and not isinstance(node.op, (BlockedFlatten, Identity, Reshape)):
+        return False
     source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]
+    if isinstance(inner, PackBytes):
+        return _are_words(inner, source, result)
     if isinstance(node.op, BlockedFlatten):
         return str(source.layout) == node.op.layout
-    if isinstance(inner := _only(node), PackBytes):
-        return _are_words(inner, source, result)
-    if not isinstance(node.op, (Reshape, Identity)):
-        return False
     if source.layout is None and result.layout is None:
         return True
     return source.layout == result.layout and source.shape == result.shape
@@ -92,10 +93,11 @@ def is_view(graph: Graph, node: Node) -> bool:
 
 def words_in_place(graph: Graph, node: Node, reads: Layout | None, writes: Layout | None) -> bool:
     """Whether the node's bytes, in one layout, are its words in the other."""
-    source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]
     inner = _only(node)
-    types = source.with_layout(reads), result.with_layout(writes)
-    return isinstance(inner, PackBytes) and _are_words(inner, *types)
+    if not isinstance(inner, PackBytes):
+        return False
+    source, result = graph.types[node.reads[0]], graph.types[node.outputs[0]]
+    return _are_words(inner, source.with_layout(reads), result.with_layout(writes))
 
 
 def _are_words(op: PackBytes, source: TensorType, result: TensorType) -> bool:
