@@ -53,13 +53,12 @@ def words_layout(type: TensorType, block: int) -> Layout | None:
     return Layout.channel_blocked(type.rank, words) if enough and type.dtype is I32 else None
 
 
-def kept_layouts(graph: Graph, value: str, block: int) -> tuple[Layout | None, ...]:
-    """All that a value may have, the plain one first."""
-    type = graph.types[value]
+def kept_layouts(graph: Graph, value: str, maker: Node | None, block: int) -> tuple[Layout | None, ...]:
+    """All that a value of this node may have, the plain one first."""
     found: tuple[Layout | None, ...] = (None,)
     if may_move(graph, value, block):
-        found += layouts_of(type.rank, block)
-    words = None if value in graph.constants else words_layout(type, block)
+        found += layouts_of(graph.types[value].rank, block)
+    words = words_layout(graph.types[value], block) if maker is not None and _packs_bytes(maker) else None
     return found if words is None else (*found, words)
 
 
@@ -219,8 +218,7 @@ def _keeps_layout(graph: Graph, node: Node, block: int) -> bool:
 
 
 def _packs_bytes(node: Node) -> bool:
-    assert isinstance(node.op, FusedOp)
-    return isinstance(node.op.graph.nodes[-1].op, PackBytes)
+    return isinstance(node.op, FusedOp) and isinstance(node.op.graph.nodes[-1].op, PackBytes)
 
 
 def _is_elementwise(graph: Graph, node: Node) -> bool:

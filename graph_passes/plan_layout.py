@@ -25,7 +25,16 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
 from ..compiler.templates.registry import ALGORITHMS
 from ..errors import InfeasibleError, InputError
-from .alternatives import ACCURACY, ANY, Decision, alternatives, kept_layouts, wanted
+from .alternatives import (
+    ACCURACY,
+    ANY,
+    Decision,
+    alternatives,
+    kept_layouts,
+    layouts_of,
+    wanted,
+    words_layout,
+)
 from .pack_weights import packed_sizes
 from .pairs import KEPT, convolution
 from .pbqp import Problem, Solution, solve
@@ -278,7 +287,10 @@ class Planner:
         return self._routes[value][source, target]
 
     def _all_routes(self, value: str) -> dict[tuple[Layout | None, Layout | None], Conversion]:
-        layouts = kept_layouts(self.graph, value, self.block)
+        block = self.block
+        words = words_layout(self.graph.types[value], block)
+        layouts: tuple[Layout | None, ...] = (None, *layouts_of(self.graph.types[value].rank, block))
+        layouts += (words,) * (words is not None)
         ways = nx.DiGraph()
         for a in layouts:
             for b in layouts:
@@ -305,9 +317,10 @@ class Planner:
             for value in dict.fromkeys(node.reads):
                 readers.setdefault(value, []).append(n)
         for value in (*graph.inputs, *producer):
-            if len(kept_layouts(graph, value, self.block)) == 1:
-                continue
             by = producer.get(value)
+            maker = None if by is None else graph.nodes[by]
+            if len(kept_layouts(graph, value, maker, self.block)) == 1:
+                continue
             written: list[Layout | None]
             written = [None] if by is None else [d.writes for d in self.options[by]]
             wants = {

@@ -178,8 +178,9 @@ def _rivals(choice: Choice) -> Hashable:
 
 def _conversions(graph: Graph, block: int) -> list[tuple[TensorType, Layout | None, Layout | None]]:
     found: dict[tuple[TensorType, Layout | None, Layout | None], None] = {}
-    for value in (*graph.inputs, *(o for node in graph.nodes for o in node.outputs)):
-        layouts = kept_layouts(graph, value, block)
+    producers = graph.producers()
+    for value in (*graph.inputs, *producers):
+        layouts = kept_layouts(graph, value, producers.get(value), block)
         found.update({(graph.types[value], a, b): None for a in layouts for b in layouts if a != b})
     return list(found)
 
