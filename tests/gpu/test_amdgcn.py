@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from burnish.compiler.build_kernel import generate
+from burnish.compiler.ir.types import F64
 from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.lower.lower import finished, scheduled
 from burnish.compiler.target import get_target
@@ -28,7 +29,8 @@ def test_a_networks_kernels_spill_nothing():
 
 
 def test_operators_compile():
-    cases = [*CASES, *sample()[::2]]
+    of_doubles = [c for c in sample() if any(t is not None and t.dtype is F64 for t in c.types)]
+    cases = [*CASES, *(c for c in sample()[::2] if c not in of_doubles)]  # their functions are the driver's
     built = [build(case, TARGET, f"k{n}") for n, case in enumerate(cases)]
     programs = [p for b in built for node in b.programs for p in node.values()]
     kernels = compiled([generate(finished(p, TARGET), TARGET).ir for p in programs], TARGET)
