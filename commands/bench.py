@@ -34,6 +34,7 @@ from .peers.base import least_tolerance
 
 MakeInputs = Callable[[onnx.ModelProto, int], Mapping[str, np.ndarray]]
 
+REFERENCE = "the reference"  # in place of a contestant's name
 NOT_MEASURED = "not measured: "  # begins the reason of a row where nothing was wrong
 QUIET = 0.1  # share of one core that counts as "asleep"
 MOST_REPEATS = 200_000
@@ -114,13 +115,14 @@ def bench(
     make_inputs: MakeInputs = random_inputs,
     progress: Callable[[str], None] = lambda message: None,
     device: CudaMachine | None = None,
+    compare: Compare | None = None,
 ) -> BenchResult:
     """Compare `contestants`: subjects (Burnish) and peers, of which the fastest is what all are held against.
 
     A contestant that is not installed, fails or gives wrong outputs is a row that says so. `make_inputs`
     gives the inputs of a model from a seed; `progress` is told what happens next. On a GPU, `device` is what
-    it can do, and without a `name` there is none: every row says so. Raises InputError for fewer than 1 round
-    or thread.
+    it can do, and without a `name` there is none: every row says so. `compare` takes a session's measurements
+    elsewhere (`bench_apart`). Raises InputError for fewer than 1 round or thread.
     """
     if rounds < 1 or min(threads, default=0) < 1:
         raise InputError(f"bench needs at least 1 round and 1 thread, not rounds={rounds}, threads={threads}")
@@ -134,8 +136,8 @@ def bench(
     for name, model in models:
         network = Network(name, model)
         for count in (0,) if device else threads:
-            session = _Session(network, count, rounds, seed, min_seconds, make_inputs, progress, missing)
-            groups.append(session.compare(contestants, versions))
+            session = Session(network, count, rounds, seed, min_seconds, make_inputs, progress, missing)
+            groups.append((compare or Session.compare)(session, contestants, versions))
     if device is None:
         progress("measuring this machine's peak again")
         limits = _best(limits, measure_limits(threads))
@@ -194,8 +196,13 @@ class _Entry:
 
 
 @dataclass
-class _Session:
-    """One network with one number of threads. `missing` is why nothing can be measured."""
+class Session:
+    """One network with one number of threads.
+
+    missing  why nothing can be measured
+    failed   why contestants, or the reference, are not to be tried
+    begins   is told whose code, or the reference's, runs from now on
+    """
 
     network: Network
     threads: int
@@ -205,6 +212,8 @@ class _Session:
     make_inputs: MakeInputs
     progress: Callable[[str], None]
     missing: str | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
+    begins: Callable[[str], None] = lambda name: None
 
     def compare(self, contestants: Sequence[Peer], versions: Mapping[str, str]) -> Group:
         title = f"{self.network.name}, {place(self.threads)}"
@@ -213,7 +222,10 @@ class _Session:
             for peer in contestants
         ]
         inputs = self.make_inputs(self.network.model, self.seed)
-        expected = None if self.missing else reference_outputs(self.network, inputs)
+        expected = None
+        if not self.missing and REFERENCE not in self.failed:
+            self.begins(REFERENCE)
+            expected = reference_outputs(self.network, inputs)
         judge = functools.cache(lambda: defined_outputs(self.network, inputs))
         for entry in entries:
             if not self.missing:
@@ -242,9 +254,10 @@ class _Session:
         judge: Callable[[], Mapping[str, np.ndarray] | None],
     ) -> None:
         """`judge` is asked where f32 outputs are not those expected: onnxruntime takes shortcuts, too."""
-        reason = self.missing or entry.peer.available()
+        reason = self.missing or entry.peer.available() or self.failed.get(entry.peer.name)
         if reason is not None:
             return entry.fail(reason)
+        self.begins(entry.peer.name)
         try:
             start = time.perf_counter()
             entry.runner = entry.peer.prepare(self.network, max(1, self.threads))
@@ -274,6 +287,7 @@ class _Session:
         for entry in (*entries[start:], *entries[:start]):
             if entry.runner is None:
                 continue
+            self.begins(entry.peer.name)
             settle()
             try:
                 seconds = entry.runner.time(inputs, entry.row.repeats) / entry.row.repeats
@@ -281,6 +295,9 @@ class _Session:
                 entry.fail(error)
                 continue
             entry.row = replace(entry.row, seconds=(*entry.row.seconds, seconds))
+
+
+Compare = Callable[[Session, Sequence[Peer], Mapping[str, str]], Group]
 
 
 def place(threads: int) -> str:

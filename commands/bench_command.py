@@ -29,6 +29,7 @@ from ..pipeline import records_path, require_precision
 from ..tuning import Tuning, tune
 from . import bench_counts_report, bench_report, peers
 from .bench import BenchResult, bench
+from .bench_apart import compare_apart
 from .bench_counts import CountResult
 from .bench_counts import count as count_instructions
 from .cuda_machine import CudaMachine, measure_cuda
@@ -141,7 +142,7 @@ def command(
 ):
     """Time each MODEL (.onnx files or names from the zoo) here and in other libraries.
 
-    All run in this process, in turns, on the same inputs, threads and precision; outputs are checked first.
+    All run in one process, in turns, on the same inputs, threads and precision; outputs are checked first.
     For an AArch64 --target on another machine, instructions are counted instead, under an emulator. For a
     CUDA --target all run on the GPU, where inputs and outputs lie, too. Rows that cannot be measured say why,
     which is no error: the exit code is 0.
@@ -275,6 +276,7 @@ def _timed(
             seed=seed,
             progress=progress,
             device=limits,
+            compare=None if machine.gpu else compare_apart,  # a driver that runs is lost to a child
         )
     return replace(result, versions={**result.versions, **device})
 

@@ -1,0 +1,97 @@
+"""Contestants that end the process: theirs is a row that says so."""
+
+import os
+import signal
+from dataclasses import dataclass
+
+import pytest
+from burnish.commands import bench as engine
+from burnish.commands.bench import bench
+from burnish.commands.bench_apart import compare_apart
+from burnish.errors import BurnishError
+
+from .networks import relu
+from .test_bench import FakePeer, FakeRunner
+
+
+class Dying(FakeRunner):
+    def bind(self, inputs):
+        self.peer.die("run")
+        return super().bind(inputs)
+
+    def time(self, inputs, repeats):
+        self.peer.die("time")
+        return super().time(inputs, repeats)
+
+
+@dataclass(eq=False)
+class DyingPeer(FakePeer):
+    when: str = ""
+    by: int = signal.SIGSEGV
+
+    def die(self, when):
+        if when == self.when:
+            os.kill(os.getpid(), self.by) if self.by else os._exit(3)
+
+    def prepare(self, network, threads):
+        self.die("prepare")
+        return Dying(self)
+
+
+def compare(*contestants, threads=(1,)):
+    said = []
+    found = bench(
+        [("relu", relu())],
+        contestants,
+        threads=threads,
+        rounds=3,
+        min_seconds=0.01,
+        progress=said.append,
+        compare=compare_apart,
+    )
+    return found, said
+
+
+@pytest.mark.parametrize("when", ["prepare", "run", "time"])
+def test_others_are_measured_all_the_same(when):
+    found, said = compare(
+        FakePeer("burnish", 1.0, subject=True),
+        DyingPeer("crashing", when=when),
+        FakePeer("peer", 2.0),
+        DyingPeer("leaving", when=when, by=0),
+        DyingPeer("large", when=when, by=signal.SIGKILL),
+        threads=(1, 2),
+    )
+    for group in found.groups:
+        rows = {row.contestant: row for row in group.rows}
+        assert group.checked and group.fastest_peer == "peer"
+        assert rows["burnish"].speed.middle == pytest.approx(2.0)
+        assert {name: row.reason for name, row in rows.items() if row.reason} == {
+            "crashing": "crashed (SIGSEGV)",
+            "leaving": "ended the process with code 3",
+            "large": "killed, as the system does when memory ends",
+        }
+    assert "relu, 2 threads: preparing peer" in said
+
+
+def test_rows_are_unchecked_where_the_reference_crashes(monkeypatch):
+    monkeypatch.setattr(engine, "reference_outputs", lambda *_: os.kill(os.getpid(), signal.SIGABRT))
+    found, _ = compare(FakePeer("burnish", 1.0, subject=True), FakePeer("peer", 2.0))
+    (group,) = found.groups
+    assert not group.checked
+    assert [len(row.seconds) for row in group.rows] == [3, 3]
+
+
+def test_a_process_that_ends_by_itself_is_an_error(monkeypatch):
+    monkeypatch.setattr(engine.Session, "compare", lambda *_: os._exit(4))
+    with pytest.raises(BurnishError, match="relu: comparing ended the process with code 4"):
+        compare(FakePeer("burnish"))
+
+
+def test_errors_are_raised_here(monkeypatch):
+    def refuse(*_):
+        raise BurnishError("no such thing")
+
+    monkeypatch.setattr(engine.Session, "compare", refuse)
+    with pytest.raises(BurnishError, match="no such thing"):
+        compare(FakePeer("burnish"))
