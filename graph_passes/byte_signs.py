@@ -83,12 +83,8 @@ def _is_moving(node: Node) -> bool:
 
 
 def _known_zero(graph: Graph, node: Node) -> bool:
-    zero = _zero_of(node)
+    zero = node.input(ZERO_POINT)
     return zero is None or zero in graph.constants
-
-
-def _zero_of(node: Node) -> str | None:
-    return node.inputs[ZERO_POINT] if len(node.inputs) > ZERO_POINT else None
 
 
 def _whole(graph: Graph, producers: dict[str, Node], value: str) -> tuple[str, np.ndarray | int] | None:
@@ -145,7 +141,7 @@ class _Change:
 
     def moved(self, node: Node) -> Node:
         """The node with its zero point moved."""
-        zero = _zero_of(node)
+        zero = node.input(ZERO_POINT)
         by_scale = isinstance(node.op, (QuantizeLinear, DequantizeLinear))
         shape = self.graph.types[node.inputs[1] or ""].dims if by_scale else ()
         known = np.zeros(shape, np.int64) if zero is None else self.graph.constants[zero].astype(np.int64)

@@ -191,7 +191,7 @@ class _Bytes:
 
     def real_convolution(self, r: Rewriter, node: Node) -> str | None:
         assert isinstance(node.op, Conv)
-        data, filters, bias = (*node.inputs, None)[:3]
+        data, filters, bias = (node.input(n) for n in range(3))
         x, w = self.quantised(r, data, None), self.quantised(r, filters, 0)
         if x is None or w is None:
             return None
@@ -227,7 +227,7 @@ class _Bytes:
             return None
         op = node.op
         assert isinstance(op, DequantizeLinear)
-        value, scale, zero = (*node.inputs, None)[:3]
+        value, scale, zero = (node.input(n) for n in range(3))
         assert value is not None and scale is not None
         type, scales = r.type_of(value), r.type_of(scale)
         along = scales.size == 1 or (axis is not None and op.axis % type.rank == axis % type.rank)

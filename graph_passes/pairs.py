@@ -130,5 +130,4 @@ def _is_pointwise(graph: Graph, node: Node, data: str, block: int) -> bool:
 
 def _per_channel(graph: Graph, conv: Node, value: str, channels: int) -> bool:
     """Whether the value is the convolution's bias, or broadcast along all axes but that of channels."""
-    bias = len(conv.inputs) > 2 and conv.inputs[2] == value
-    return bias or graph.types[value].dims in ((channels, 1, 1), (1, channels, 1, 1))
+    return conv.input(2) == value or graph.types[value].dims in ((channels, 1, 1), (1, channels, 1, 1))

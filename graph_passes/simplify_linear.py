@@ -40,11 +40,7 @@ def _convolution(r: Rewriter, node: Node) -> Node | None:
         or r.type_of(value).shape != r.type_of(node.outputs[0]).shape
     ):
         return None
-    return conv if _bias(conv) is None or r.const(_bias(conv)) is not None else None
-
-
-def _bias(conv: Node) -> str | None:
-    return conv.inputs[2] if len(conv.inputs) > 2 else None
+    return conv if conv.input(2) is None or r.const(conv.input(2)) is not None else None
 
 
 def _finite(array: np.ndarray) -> bool:
@@ -62,13 +58,13 @@ def scale_convolution(r: Rewriter, node: Node) -> str | None:
     apply = np.multiply if node.op.fn == "mul" else np.divide
     with np.errstate(all="ignore"):
         w = apply(r.constants[conv.inputs[1]], _along_outputs(conv, s, r.constants[conv.inputs[1]]))
-        bias = r.const(_bias(conv))
+        bias = r.const(conv.input(2))
         scaled = None if bias is None else apply(bias, s)
     if not _finite(w) or (scaled is not None and not _finite(scaled)):
         return None
     inputs = [conv.inputs[0], r.constant(w, conv.inputs[1])]
     if scaled is not None:
-        inputs.append(r.constant(scaled, str(_bias(conv))))
+        inputs.append(r.constant(scaled, str(conv.input(2))))
     return r.emit(conv.op, *inputs, name=conv.name)
 
 
@@ -89,11 +85,11 @@ def add_to_convolution(r: Rewriter, node: Node) -> str | None:
     c = _channel_constant(r, node.inputs[1], node.outputs[0])
     if c is None:
         return None
-    bias = r.const(_bias(conv))
+    bias = r.const(conv.input(2))
     total = c if bias is None else bias + c
     if not _finite(total):
         return None
-    held = r.constant(np.ascontiguousarray(total), _bias(conv) or str(node.inputs[1]))
+    held = r.constant(np.ascontiguousarray(total), conv.input(2) or str(node.inputs[1]))
     return r.emit(conv.op, *conv.inputs[:2], held, name=conv.name)
 
 

@@ -32,7 +32,7 @@ class _Step:
 def _step_of(r: Rewriter, node: Node | None) -> _Step | None:
     if node is None:
         return None
-    value, s, z = (*node.inputs, None)[:3]
+    value, s, z = (node.input(n) for n in range(3))
     scale, zero = r.uniform(s), 0 if z is None else r.uniform(z)
     if value is None or scale is None or zero is None or not _TINY <= scale < _HUGE:
         return None

@@ -37,6 +37,10 @@ class Node:
     def reads(self) -> tuple[str, ...]:
         return tuple(i for i in self.inputs if i is not None)
 
+    def input(self, n: int) -> str | None:
+        """None where there are fewer, too."""
+        return self.inputs[n] if n < len(self.inputs) else None
+
 
 @dataclass(frozen=True)
 class Graph:
