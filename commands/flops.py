@@ -142,6 +142,7 @@ _COUNTERS: dict[str, Callable[[onnx.NodeProto, _Shapes], int]] = {
     "FusedGemm": _product,
     "FusedMatMul": _product,
     "MatMulIntegerToFloat": _product,
+    "MatMulNBits": _product,
     "QAttention": _attention,
     "QGemm": _product,
 }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...compiler.ops.elementwise import Binary, Cast, Where
+from ...compiler.ops.indexing import Gather
 from ...compiler.ops.matmul import MatMul
 from ...compiler.ops.movement import Concat, Reshape, Slice, Transpose
 from ...compiler.ops.reduction import Softmax
@@ -86,6 +87,60 @@ def multi_head_attention(
     if past_k is not None and past_v is not None:
         keys, values = c.one(Concat(2), past_k, keys), c.one(Concat(2), past_v, values)
     return attend(c, queries, keys, values, mask, added), keys, values
+
+
+@microsoft("RotaryEmbedding")
+def rotary_embedding(c: NodeContext, x: str, places: str, cosines: str, sines: str):
+    """Pairs of numbers of a head turned by an angle that grows with the step: Su et al., RoFormer (2021).
+
+    A pair is two neighbours (`interleaved`), or a number and that half of the turned ones behind it.
+    """
+    if c.attr("is_packed_batching", 0):
+        raise c.unsupported("is_packed_batching", "export it with a batch axis")
+    turned = 2 * c.type(cosines).dims[-1]
+    split = c.type(x).rank == 4
+    if split:
+        x = c.one(Transpose((0, 2, 1, 3)), x)
+    dims = c.type(x).dims
+    count = c.attr("num_heads", 0) or (dims[-2] if split else max(1, dims[-1] // turned))
+    batch, steps, size = dims[0], dims[1], math.prod(dims[2:]) // count
+    if count * size != math.prod(dims[2:]) or not 0 < turned <= size:
+        raise ModelError(f"{c.label}: {c.type(x)}: expected heads of {turned} numbers or more")
+    by_head = c.one(Reshape((batch, steps, count, size)), x)
+
+    def angles(table: str) -> str:
+        where = places
+        if c.type(places).dims == (1,):  # that of the first step
+            where = c.one(Binary("add"), places, c.const(np.arange(steps, dtype=np.int64)))
+        rows = c.one(Gather(0), table, where)
+        return c.one(Reshape((*c.type(where).dims[:-1], steps, 1, turned // 2)), rows)
+
+    cos, sin = angles(cosines), angles(sines)
+    first = part(c, by_head, 3, 0, turned)
+    if c.attr("interleaved", 0):
+        pairs = c.one(Reshape((batch, steps, count, turned // 2, 2)), first)
+        shape = (batch, steps, count, turned // 2)
+        a, b = (c.one(Reshape(shape), part(c, pairs, 4, n, 1)) for n in (0, 1))
+    else:
+        a, b = (part(c, first, 3, n * turned // 2, turned // 2) for n in (0, 1))
+
+    def product(p: str, q: str) -> str:
+        return c.one(Binary("mul"), p, q)
+
+    real = c.one(Binary("sub"), product(a, cos), product(b, sin))
+    imaginary = c.one(Binary("add"), product(a, sin), product(b, cos))
+    if c.attr("interleaved", 0):
+        column = (batch, steps, count, turned // 2, 1)
+        both = c.one(Concat(4), *(c.one(Reshape(column), v) for v in (real, imaginary)))
+        done = [c.one(Reshape((batch, steps, count, turned)), both)]
+    else:
+        done = [real, imaginary]
+    if turned < size:
+        done.append(part(c, by_head, 3, turned, size - turned))
+    result = c.one(Concat(3), *done) if len(done) > 1 else done[0]
+    if split:
+        return c.one(Transpose((0, 2, 1, 3)), result)
+    return c.one(Reshape(dims), result)
 
 
 def part(c: NodeContext, x: str, axis: int, start: int, size: int) -> str:

@@ -20,6 +20,7 @@ class Node:
     """One node. Inputs with fewer than two axes, but the first, are initializers: they may decide shapes.
 
     constant   whether all inputs are initializers
+    stored     inputs that are, whatever their axes
     without    outputs that the node does not name
     tolerance  absolute and relative; for integers, how far they may be off
     """
@@ -33,13 +34,14 @@ class Node:
     domain: str = ""
     without: tuple[int, ...] = ()
     constant: bool = False
+    stored: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.op}{self.opset} {self.attributes}"
 
     def feeds(self) -> dict[str, Array]:
         given = [(n, a) for n, a in enumerate(self.inputs) if a is not None and not self.constant]
-        return {f"x{n}": a for n, a in given if n == 0 or a.ndim > 1}
+        return {f"x{n}": a for n, a in given if n not in self.stored and (n == 0 or a.ndim > 1)}
 
     def model(self) -> onnx.ModelProto:
         names = ["" if a is None else f"x{n}" for n, a in enumerate(self.inputs)]

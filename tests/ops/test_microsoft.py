@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from burnish.errors import UnsupportedError
+from burnish.errors import ModelError, UnsupportedError
 from burnish.frontends.onnx.importer import import_onnx
 
 from .one_node import Array, Node, assert_agrees, f32, floats, ints
@@ -17,7 +18,7 @@ RNG = np.random.default_rng(3)
 
 def own(op: str, inputs: tuple[Array | None, ...], outputs: int = 1, **rest: Any) -> Node:
     """A node of the domain; what is no field of `Node` is an attribute."""
-    fields = {key: rest.pop(key) for key in ("tolerance", "without", "constant") if key in rest}
+    fields = {key: rest.pop(key) for key in ("tolerance", "without", "constant", "stored") if key in rest}
     return Node(op, inputs, rest, outputs, domain="com.microsoft", **fields)
 
 
@@ -107,6 +108,70 @@ ATTENTION = [
     ),
 ]
 
+STEPS, ANGLES = np.array([[0, 1, 2, 3, 4], [3, 4, 5, 6, 7]]), (f32(9, 2), f32(9, 2))
+ROTARY = [
+    *(
+        own("RotaryEmbedding", (f32(2, 5, 12), where, *ANGLES), interleaved=pairs)
+        for where in (STEPS, ints(4))
+        for pairs in (0, 1)
+    ),
+    own("RotaryEmbedding", (f32(2, 3, 5, 4), STEPS, *ANGLES)),
+    *(
+        own(
+            "RotaryEmbedding",
+            (f32(2, 5, 18), STEPS, *ANGLES),
+            num_heads=3,
+            rotary_embedding_dim=4,
+            interleaved=pairs,
+        )
+        for pairs in (0, 1)
+    ),
+]
+
+
+def by_blocks(bits: int, terms: int, *rest: Array | None, size: int = 16, **attributes: Any) -> Node:
+    """A product with 7 columns of weights; `rest`: zero points, blocks of terms, bias."""
+    blocks = -(-terms // size)
+    weights, scales = integers(np.uint8, 7, blocks, size * bits // 8), np.abs(f32(7, blocks)) / 4
+    inputs = (f32(2, 3, terms), weights, scales, *rest)
+    return own(
+        "MatMulNBits",
+        inputs,
+        N=7,
+        K=terms,
+        bits=bits,
+        block_size=size,
+        stored=(1, 2, 3, 4),
+        tolerance=1e-4,
+        **attributes,
+    )
+
+
+BLOCKS = [
+    by_blocks(4, 48),
+    by_blocks(8, 32),
+    by_blocks(2, 32),
+    by_blocks(4, 40),
+    by_blocks(4, 64, size=32),
+    by_blocks(4, 48, integers(np.uint8, 7, 2)),
+    by_blocks(8, 48, integers(np.uint8, 7, 3)),
+    by_blocks(4, 48, f32(7, 3) + 7),
+    by_blocks(4, 48, None, None, f32(7)),
+    by_blocks(4, 48, None, (np.arange(48) * 5 % 3).astype(np.int32)),
+    *(
+        own(
+            "GatherBlockQuantized",
+            (integers(np.uint8, 9, 32 * bits // 8), np.array([[3, 0], [8, 3]]), np.abs(f32(9, 2)) / 4, *zero),
+            bits=bits,
+            block_size=16,
+            quantize_axis=1,
+            stored=(0, 2, 3),
+        )
+        for bits in (4, 8)
+        for zero in ((), (integers(np.uint8, 9, bits // 4),))
+    ),
+]
+
 A8, B8 = integers(np.uint8, 2, 3, 6, 5), integers(np.uint8, 3, 1, 5)
 S8 = integers(np.int8, 2, 3, 6, 5)
 LEFT, RIGHT = scalar(0.04), scalar(0.03)
@@ -123,7 +188,7 @@ QUANTISED = [
     ),
     own("QLinearAdd", (A8, LEFT, OF_A, B8, RIGHT, OF_B, *RESULT)),
     own("QLinearAdd", (S8, LEFT, OF_S, S8[:, :1], RIGHT, OF_S, scalar(0.0973), OF_S)),
-    own("QLinearMul", (A8, LEFT, OF_A, B8, RIGHT, OF_B, scalar(0.2), scalar(99, np.uint8))),
+    own("QLinearMul", (A8, LEFT, OF_A, B8, RIGHT, OF_B, scalar(0.197), scalar(99, np.uint8))),
     own("QLinearSigmoid", (A8, LEFT, OF_A, scalar(1 / 256), scalar(0, np.uint8))),
     own("QLinearSigmoid", (S8, LEFT, OF_S, scalar(1 / 256), scalar(-128, np.int8))),
     own("QLinearLeakyRelu", (A8, LEFT, OF_A, *RESULT), alpha=0.3),
@@ -170,7 +235,10 @@ RECURRENT = [
 ]
 
 
-@pytest.mark.parametrize("node", [*FUSED, *NORMALISATIONS, *ATTENTION, *QUANTISED, *RECURRENT], ids=str)
+AGREEING = (*FUSED, *NORMALISATIONS, *ATTENTION, *ROTARY, *BLOCKS, *QUANTISED, *RECURRENT)
+
+
+@pytest.mark.parametrize("node", AGREEING, ids=str)
 def test_agrees(node: Node) -> None:
     assert_agrees(node)
 
@@ -184,6 +252,8 @@ REFUSED = {
     "packed": own("MultiHeadAttention", (f32(2, 5, 3, 3, 4),), **SELF),
     "scale of the result": own("QGemm", (M8, LEFT, OF_A, N8, RIGHT, OF_S, None, scalar(0.7))),
     "differ in width": own("Attention", (X, f32(12, 30), f32(30)), 2, **SELF, qkv_hidden_sizes=[12, 12, 6]),
+    "weights that are computed": replace(by_blocks(4, 48), stored=(2,)),
+    "is_packed_batching": own("RotaryEmbedding", (f32(2, 5, 12), STEPS, *ANGLES), is_packed_batching=1),
     "output 'y1'": own("SkipLayerNormalization", (X, X, WIDE), 2),
 }
 
@@ -194,3 +264,22 @@ def test_refused(what: str) -> None:
         import_onnx(REFUSED[what].model())
     assert what in str(error.value)
     assert f"'node' ({REFUSED[what].op})" in str(error.value)
+
+
+WRONG = {
+    "scales [7, 2]: expected as many as in [7, 3]": ({2: f32(7, 2)}, {}),
+    "bits=9: expected 2 to 8": ({}, {"bits": 9}),
+    "weights [7, 3, 8]: expected as many as in [7, 4, 8]": ({}, {"K": 64}),
+    "N=0, K=48, block_size=16: expected positive numbers": ({}, {"N": 0}),
+    "the blocks of 48 terms are not numbers below 3": ({4: np.full(48, 3, np.int32)}, {}),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_weights_in_blocks_that_do_not_fit(what: str) -> None:
+    inputs, attributes = WRONG[what]
+    node = by_blocks(4, 48, None, None)
+    given = tuple(inputs.get(n, a) for n, a in enumerate(node.inputs))
+    with pytest.raises(ModelError) as error:
+        import_onnx(replace(node, inputs=given, attributes={**node.attributes, **attributes}).model())
+    assert what in str(error.value) and "'node' (MatMulNBits)" in str(error.value)

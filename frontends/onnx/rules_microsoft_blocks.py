@@ -1,0 +1,123 @@
+"""Import of onnxruntime's operators on weights of two to eight bits, where each block has a scale of its own.
+
+The weights become f32 when the model is imported.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...compiler.ops.elementwise import Binary
+from ...compiler.ops.indexing import Gather
+from ...compiler.ops.matmul import MatMul
+from ...compiler.ops.shapes import axis_of
+from ...errors import ModelError
+from .registry import NodeContext
+from .rules_microsoft import microsoft
+
+BITS = range(2, 9)
+
+
+@microsoft("MatMulNBits")
+def matmul_n_bits(
+    c: NodeContext,
+    a: str,
+    b: str,
+    scales: str,
+    zeros: str | None = None,
+    group: str | None = None,
+    bias: str | None = None,
+):
+    """`group` names the block of each term, where blocks are no neighbours."""
+    if c.attr("weight_prepacked", 0):
+        raise c.unsupported("weight_prepacked", "export the weights as they are")
+    dtype = c.type(a).dtype.numpy
+    weights = c.const(np.ascontiguousarray(_matrix(c, b, scales, zeros, group).T).astype(dtype))
+    result = c.one(MatMul(), a, weights)
+    return result if bias is None else c.one(Binary("add"), result, bias)
+
+
+def _matrix(c: NodeContext, b: str, scales: str, zeros: str | None, group: str | None) -> np.ndarray:
+    """The f32 weights [N, K]."""
+    rows, terms, size = (c.required(name) for name in ("N", "K", "block_size"))
+    if min(rows, terms, size) < 1:
+        raise ModelError(f"{c.label}: N={rows}, K={terms}, block_size={size}: expected positive numbers")
+    blocks, stored = -(-terms // size), _known(c, b, "weights")
+    if not stored.size:  # a projection that was left out
+        return np.zeros((rows, terms), np.float32)
+    bits = _bits(c)
+    numbers = _unpacked(c, _shaped(c, stored, "weights", rows, blocks, size * bits // 8), bits)
+    factors = _shaped(c, _known(c, scales, "scales"), "scales", rows, blocks).astype(np.float32)
+    middle = _zeros(c, zeros, rows, blocks)
+    numbers = numbers.reshape(rows, blocks * size)[:, :terms].astype(np.float32)
+    if group is None:
+        of_term = np.arange(terms) // size
+    else:
+        of_term = _shaped(c, _known(c, group, "blocks of terms"), "blocks of terms", -1)[:terms]
+        if len(of_term) < terms or not ((of_term >= 0) & (of_term < blocks)).all():
+            raise ModelError(f"{c.label}: the blocks of {terms} terms are not numbers below {blocks}")
+    return (numbers - middle[:, of_term]) * factors[:, of_term]
+
+
+@microsoft("GatherBlockQuantized")
+def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str, zeros: str | None = None):
+    """Of bytes, which hold their numbers along the last axis; the whole table becomes f32."""
+    stored, factors = _known(c, data, "data"), _known(c, scales, "scales")
+    if stored.dtype != np.uint8:
+        raise c.unsupported(f"data of {c.type(data).dtype}", "export the table as u8")
+    numbers = _unpacked(c, stored, _bits(c))
+    gathered = axis_of(c.attr("gather_axis", 0), stored.ndim)
+    axis, size = axis_of(c.attr("quantize_axis", 1), stored.ndim), c.attr("block_size", 128)
+    blocks = -(-numbers.shape[axis] // max(size, 1))
+    expected = tuple(blocks if n == axis else d for n, d in enumerate(numbers.shape))
+    if size < 1 or factors.shape != expected:
+        raise ModelError(f"{c.label}: scales {list(factors.shape)}, expected {list(expected)}")
+    middle = np.full(expected, float(1 << _bits(c) - 1), np.float32)
+    if zeros is not None:
+        middle = _unpacked(c, _known(c, zeros, "zero points"), _bits(c))[..., : expected[-1]]
+        middle = _shaped(c, middle, "zero points", *expected).astype(np.float32)
+    spread = np.arange(numbers.shape[axis]) // size
+    table = (numbers - middle.take(spread, axis)) * factors.take(spread, axis)
+    return c.emit(Gather(gathered), c.const(table.astype(factors.dtype)), indices)
+
+
+def _bits(c: NodeContext) -> int:
+    bits = c.attr("bits", 4)
+    if bits not in BITS:
+        raise ModelError(f"{c.label}: bits={bits}: expected {BITS[0]} to {BITS[-1]}")
+    return bits
+
+
+def _unpacked(c: NodeContext, stored: np.ndarray, bits: int) -> np.ndarray:
+    """The numbers that bytes hold along the last axis, low bits first; those that fill the last byte, too."""
+    if stored.dtype != np.uint8:
+        raise c.unsupported(f"numbers of {bits} bits in {stored.dtype}")
+    every = np.unpackbits(stored, axis=-1, bitorder="little")
+    whole = every.shape[-1] // bits
+    parts = every[..., : whole * bits].reshape(*stored.shape[:-1], whole, bits)
+    return np.packbits(parts, axis=-1, bitorder="little")[..., 0]
+
+
+def _zeros(c: NodeContext, zeros: str | None, rows: int, blocks: int) -> np.ndarray:
+    """Zero points [rows, blocks]: packed as the weights are, or in the type of the scales."""
+    bits = _bits(c)
+    if zeros is None:
+        return np.full((rows, blocks), float(1 << bits - 1), np.float32)
+    stored = _known(c, zeros, "zero points")
+    if stored.dtype == np.uint8:
+        stored = _unpacked(c, _shaped(c, stored, "zero points", rows, -1), bits)[:, :blocks]
+    return _shaped(c, stored, "zero points", rows, blocks).astype(np.float32)
+
+
+def _known(c: NodeContext, value: str, what: str) -> np.ndarray:
+    if value not in c.g.constants:
+        raise c.unsupported(f"{what} that are computed", "store them in the model as a constant")
+    return c.g.constants[value]
+
+
+def _shaped(c: NodeContext, array: np.ndarray, what: str, *dims: int) -> np.ndarray:
+    try:
+        return array.reshape(dims)
+    except ValueError:
+        found = list(array.shape)
+        raise ModelError(f"{c.label}: {what} {found}: expected as many as in {list(dims)}") from None
