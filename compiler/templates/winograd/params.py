@@ -60,7 +60,12 @@ def params(task: KernelTask, cfg: Config) -> Params:
     row_options = range(1, g.tile_rows + 1) if g.tile_rows > 1 else ()
     either = (True, False) if row_options else (False,)
     some = _rows(row_options, g, task)
-    fused = choose(cfg, "fused", either, bool(row_options) and g.tiles >= MANY and _reuses_weights(g, some))
+    fused = choose(
+        cfg,
+        "fused",
+        either,
+        bool(row_options) and g.tiles >= MANY and _reuses_weights(g, some, task.target.l2),
+    )
     narrow = LEAST_PANELS * step
     if fused:
         rows = choose(cfg, "rows", row_options, some)
@@ -97,12 +102,17 @@ def params(task: KernelTask, cfg: Config) -> Params:
     )
 
 
-def _reuses_weights(g: Geometry, rows: int) -> bool:
+def _reuses_weights(g: Geometry, rows: int, l2: int) -> bool:
     """Whether a task of so many tile rows has tiles enough to read all weights again.
 
-    Otherwise V and M of a whole image pass through the last cache, V several times: about four times in all.
+    Otherwise V and M of a whole image pass through the last cache, V several times: about four times in all,
+    unless they stay in L2, where the weights are not.
     """
     channels, tiles = g.channels * len(g.variant.phases), rows * g.tile_columns
+    weights = sum(map(len, g.coefficients)) * g.channels * g.out_channels * 4
+    at_once = _bytes(g, g.tiles, channels + LEAST_PANELS * VECTORS * g.lanes)
+    if at_once <= l2 < _bytes(g, tiles, channels + g.out_channels) + weights:
+        return False
     return channels * g.out_channels <= 4 * tiles * (channels + g.out_channels)
 
 
