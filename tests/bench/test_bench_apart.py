@@ -1,5 +1,6 @@
 """Contestants that end the process: theirs is a row that says so."""
 
+import faulthandler
 import os
 import signal
 from dataclasses import dataclass
@@ -12,6 +13,11 @@ from burnish.errors import BurnishError
 
 from .networks import relu
 from .test_bench import FakePeer, FakeRunner
+
+
+def end(by):
+    faulthandler.disable()  # pytest's
+    os.kill(os.getpid(), by)
 
 
 class Dying(FakeRunner):
@@ -31,7 +37,7 @@ class DyingPeer(FakePeer):
 
     def die(self, when):
         if when == self.when:
-            os.kill(os.getpid(), self.by) if self.by else os._exit(3)
+            end(self.by) if self.by else os._exit(3)
 
     def prepare(self, network, threads):
         self.die("prepare")
@@ -75,7 +81,7 @@ def test_others_are_measured_all_the_same(when):
 
 
 def test_rows_are_unchecked_where_the_reference_crashes(monkeypatch):
-    monkeypatch.setattr(engine, "reference_outputs", lambda *_: os.kill(os.getpid(), signal.SIGABRT))
+    monkeypatch.setattr(engine, "reference_outputs", lambda *_: end(signal.SIGABRT))
     found, _ = compare(FakePeer("burnish", 1.0, subject=True), FakePeer("peer", 2.0))
     (group,) = found.groups
     assert not group.checked
