@@ -91,7 +91,8 @@ def test_the_command(burnish, tmp_path):
     assert f"burnish compile digits --threads 1 --records {records}" in first.stdout
     again = burnish("tune", "digits", "--trials", 3, "--records", records, "--strategy", "genetic", *FAST[:2])
     assert "3 configs measured in" in again.stdout
-    assert len({tuple(r.config.items()) + (r.task,) for r in read(records)[0]}) == 9
+    alone = [r for r in read(records)[0] if not r.network]
+    assert len({tuple(r.config.items()) + (r.task,) for r in alone}) == 9
     out = tmp_path / "digits.so"
     burnish("compile", "digits", "--threads", 1, "--records", records, "-o", out)
     assert out.exists()

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 from burnish.compiler.templates import registry
-from burnish.op_tuner.collect import BATCH, Collector, samples_of
+from burnish.op_tuner.collect import BATCH, FASTEST, Collector, samples_of
+from burnish.op_tuner.measure import Measurement
 from burnish.op_tuner.records import Records
 
 from .tasks import double
@@ -54,12 +55,29 @@ def test_a_space_ends_before_there_are_enough(tmp_path, tasks):
     assert {len(points) for points in collected(tmp_path).values()} == {57}
 
 
-def test_neighbours_of_the_fastest_are_among_them(tmp_path, tasks):
-    """Half of the samples crowd around what is fast."""
-    Collector(tasks[:1], records_of(tmp_path), 24, measurer=by(Measurer())).run()
-    ((kind, points),) = samples_of(records_of(tmp_path)).items()
-    near = [p for p in points if abs(dict(p)["x"] - 5) <= 1 or abs(dict(p)["y"] - 3) <= 1]
-    assert len(near) > 12 and kind[1]
+class ManyQuestions:
+    def params(self, task, cfg):
+        return tuple(cfg.choose(f"q{n}", range(6), 5) for n in range(5))
+
+
+class Sums(Measurer):
+    def measure(self, task, cfg):
+        answers = ManyQuestions().params(task, cfg)
+        self.seen.append(answers)
+        return Measurement(1e-3 * (1 + sum(answers)), 0.0, 5, config=dict(cfg.chosen))
+
+
+def test_every_second_one_is_a_neighbour_of_the_fastest(tmp_path, monkeypatch):
+    """Neighbours of four points are 100 of 7,776."""
+    monkeypatch.setitem(registry.TEMPLATES, "naive", ManyQuestions())
+    measure = Sums()
+    Collector([(double(), 1)], records_of(tmp_path), 6 * BATCH, measurer=by(measure)).run()
+    near = 0
+    for start in range(BATCH, len(measure.seen), BATCH):
+        fastest = sorted(measure.seen[:start], key=sum)[:FASTEST]
+        for point in measure.seen[start : start + BATCH]:
+            near += any(sum(a != b for a, b in zip(point, fast)) == 1 for fast in fastest)
+    assert 12 <= near <= 28, "of 40"
 
 
 def test_a_budget_ends_it(tmp_path, tasks, monkeypatch):
