@@ -97,7 +97,11 @@ def rotary_embedding(c: NodeContext, x: str, places: str, cosines: str, sines: s
     """
     if c.attr("is_packed_batching", 0):
         raise c.unsupported("is_packed_batching", "export it with a batch axis")
-    turned = 2 * c.type(cosines).dims[-1]
+    table, other = c.type(cosines), c.type(sines)
+    if c.type(x).rank not in (3, 4) or table.dims != other.dims or table.rank != 2 or not table.dims[1]:
+        found = f"{c.type(x)} with tables {table} and {other}"
+        raise ModelError(f"{c.label}: {found}: expected three or four axes, and two of equal tables")
+    turned = 2 * table.dims[1]
     split = c.type(x).rank == 4
     if split:
         x = c.one(Transpose((0, 2, 1, 3)), x)
@@ -107,17 +111,15 @@ def rotary_embedding(c: NodeContext, x: str, places: str, cosines: str, sines: s
     if count * size != math.prod(dims[2:]) or not 0 < turned <= size:
         raise ModelError(f"{c.label}: {c.type(x)}: expected heads of {turned} numbers or more")
     by_head = c.one(Reshape((batch, steps, count, size)), x)
-
-    def angles(table: str) -> str:
-        where = places
-        if c.type(places).dims == (1,):  # that of the first step
-            where = c.one(Binary("add"), places, c.const(np.arange(steps, dtype=np.int64)))
-        rows = c.one(Gather(0), table, where)
-        return c.one(Reshape((*c.type(where).dims[:-1], steps, 1, turned // 2)), rows)
-
-    cos, sin = angles(cosines), angles(sines)
+    if c.type(places).dims == (1,):  # that of the first step
+        places = c.one(Binary("add"), places, c.const(np.arange(steps, dtype=np.int64)))
+    elif c.type(places).dims != (batch, steps):
+        raise ModelError(f"{c.label}: places {c.type(places)}: expected one, or [{batch}, {steps}]")
+    by_step = (*c.type(places).dims, 1, turned // 2)
+    cos, sin = (c.one(Reshape(by_step), c.one(Gather(0), table, places)) for table in (cosines, sines))
     first = part(c, by_head, 3, 0, turned)
-    if c.attr("interleaved", 0):
+    interleaved = c.attr("interleaved", 0)
+    if interleaved:
         pairs = c.one(Reshape((batch, steps, count, turned // 2, 2)), first)
         shape = (batch, steps, count, turned // 2)
         a, b = (c.one(Reshape(shape), part(c, pairs, 4, n, 1)) for n in (0, 1))
@@ -129,7 +131,7 @@ def rotary_embedding(c: NodeContext, x: str, places: str, cosines: str, sines: s
 
     real = c.one(Binary("sub"), product(a, cos), product(b, sin))
     imaginary = c.one(Binary("add"), product(a, sin), product(b, cos))
-    if c.attr("interleaved", 0):
+    if interleaved:
         column = (batch, steps, count, turned // 2, 1)
         both = c.one(Concat(4), *(c.one(Reshape(column), v) for v in (real, imaginary)))
         done = [c.one(Reshape((batch, steps, count, turned)), both)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...compiler.ir.types import F16, F32
 from ...compiler.ops.elementwise import Binary
 from ...compiler.ops.indexing import Gather
 from ...compiler.ops.matmul import MatMul
@@ -43,11 +44,11 @@ def _matrix(c: NodeContext, b: str, scales: str, zeros: str | None, group: str |
     if min(rows, terms, size) < 1:
         raise ModelError(f"{c.label}: N={rows}, K={terms}, block_size={size}: expected positive numbers")
     blocks, stored = -(-terms // size), _known(c, b, "weights")
-    if not stored.size:  # a projection that was left out
-        return np.zeros((rows, terms), np.float32)
+    if not stored.size:
+        raise c.unsupported("a product without weights", "export the model with them")
     bits = _bits(c)
     numbers = _unpacked(c, _shaped(c, stored, "weights", rows, blocks, size * bits // 8), bits)
-    factors = _shaped(c, _known(c, scales, "scales"), "scales", rows, blocks).astype(np.float32)
+    factors = _shaped(c, _scales(c, scales), "scales", rows, blocks).astype(np.float32)
     middle = _zeros(c, zeros, rows, blocks)
     numbers = numbers.reshape(rows, blocks * size)[:, :terms].astype(np.float32)
     if group is None:
@@ -62,9 +63,9 @@ def _matrix(c: NodeContext, b: str, scales: str, zeros: str | None, group: str |
 @microsoft("GatherBlockQuantized")
 def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str, zeros: str | None = None):
     """Of bytes, which hold their numbers along the last axis; the whole table becomes f32."""
-    stored, factors = _known(c, data, "data"), _known(c, scales, "scales")
-    if stored.dtype != np.uint8:
-        raise c.unsupported(f"data of {c.type(data).dtype}", "export the table as u8")
+    stored, factors = _known(c, data, "data"), _scales(c, scales)
+    if stored.dtype != np.uint8 or not stored.ndim:
+        raise c.unsupported(f"data {c.type(data)}", "export the table as rows of u8")
     numbers = _unpacked(c, stored, _bits(c))
     gathered = axis_of(c.attr("gather_axis", 0), stored.ndim)
     axis, size = axis_of(c.attr("quantize_axis", 1), stored.ndim), c.attr("block_size", 128)
@@ -107,6 +108,12 @@ def _zeros(c: NodeContext, zeros: str | None, rows: int, blocks: int) -> np.ndar
     if stored.dtype == np.uint8:
         stored = _unpacked(c, _shaped(c, stored, "zero points", rows, -1), bits)[:, :blocks]
     return _shaped(c, stored, "zero points", rows, blocks).astype(np.float32)
+
+
+def _scales(c: NodeContext, value: str) -> np.ndarray:
+    if c.type(value).dtype not in (F32, F16):
+        raise c.unsupported(f"scales of {c.type(value).dtype}", "export them as f32")
+    return _known(c, value, "scales")
 
 
 def _known(c: NodeContext, value: str, what: str) -> np.ndarray:

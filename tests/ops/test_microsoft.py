@@ -252,6 +252,7 @@ REFUSED = {
     "packed": own("MultiHeadAttention", (f32(2, 5, 3, 3, 4),), **SELF),
     "scale of the result": own("QGemm", (M8, LEFT, OF_A, N8, RIGHT, OF_S, None, scalar(0.7))),
     "differ in width": own("Attention", (X, f32(12, 30), f32(30)), 2, **SELF, qkv_hidden_sizes=[12, 12, 6]),
+    "a product without weights": by_blocks(4, 48, size=1),
     "weights that are computed": replace(by_blocks(4, 48), stored=(2,)),
     "is_packed_batching": own("RotaryEmbedding", (f32(2, 5, 12), STEPS, *ANGLES), is_packed_batching=1),
     "output 'y1'": own("SkipLayerNormalization", (X, X, WIDE), 2),
@@ -283,3 +284,20 @@ def test_weights_in_blocks_that_do_not_fit(what: str) -> None:
     with pytest.raises(ModelError) as error:
         import_onnx(replace(node, inputs=given, attributes={**node.attributes, **attributes}).model())
     assert what in str(error.value) and "'node' (MatMulNBits)" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        own("RotaryEmbedding", (f32(2, 12), STEPS, *ANGLES)),
+        own("RotaryEmbedding", (X, STEPS, f32(9, 2), f32(9, 3))),
+        own("RotaryEmbedding", (X, STEPS, f32(9), f32(9))),
+        own("RotaryEmbedding", (X, STEPS, f32(9, 0), f32(9, 0))),
+        own("RotaryEmbedding", (X, STEPS, f32(9, 7), f32(9, 7))),
+        own("RotaryEmbedding", (X, STEPS[:, :3], *ANGLES)),
+    ],
+    ids=str,
+)
+def test_rotary_embeddings_that_do_not_fit(node: Node) -> None:
+    with pytest.raises(ModelError, match=r"'node' \(RotaryEmbedding\)"):
+        import_onnx(node.model())
