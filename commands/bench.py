@@ -306,9 +306,9 @@ def place(threads: int) -> str:
 
 
 def nominal_flops(network: Network, inputs: Mapping[str, np.ndarray]) -> int | None:
-    """None where the model's shapes do not give them."""
+    """None where the model's shapes do not give them, or what it multiplies stands in branches."""
     try:
-        return count_flops(network.model, {name: array.shape for name, array in inputs.items()})
+        return count_flops(network.model, {name: array.shape for name, array in inputs.items()}) or None
     except BurnishError:
         return None
 
