@@ -13,7 +13,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from ..errors import BurnishError
-from ..op_tuner.child import begin_server
+from ..op_tuner.child import begin_server, kill_all
 from .bench import Group, Session
 from .peers import Peer
 
@@ -66,8 +66,7 @@ def _in_child(
     except (EOFError, ConnectionResetError):
         return None, name, _ending(os.waitpid(pid, 0)[1])
     finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+        kill_all(pid)
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
 

@@ -152,7 +152,7 @@ class Child:
         seconds = self.seconds
         os.close(self._stream)
         os.close(self._voice)
-        _kill(self._pid)
+        kill_all(self._pid)
         _, status, usage = os.wait4(self._pid, 0)
         error, detail = self._how(status, usage.ru_maxrss << 10)
         return Ending(_messages(self._data), error, detail, seconds)
@@ -289,7 +289,7 @@ def _messages(data: bytes) -> list[object]:
     return found
 
 
-def _kill(pid: int) -> None:
+def kill_all(pid: int) -> None:
     """The child and what it started; none of them may be left."""
     for kill, number in ((os.killpg, pid), (os.kill, pid)):
         with suppress(ProcessLookupError, PermissionError):

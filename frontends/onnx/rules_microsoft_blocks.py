@@ -66,16 +66,17 @@ def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str,
     stored, factors = _known(c, data, "data"), _scales(c, scales)
     if stored.dtype != np.uint8 or not stored.ndim:
         raise c.unsupported(f"data {c.type(data)}", "export the table as rows of u8")
-    numbers = _unpacked(c, stored, _bits(c))
+    bits = _bits(c)
+    numbers = _unpacked(c, stored, bits)
     gathered = axis_of(c.attr("gather_axis", 0), stored.ndim)
     axis, size = axis_of(c.attr("quantize_axis", 1), stored.ndim), c.attr("block_size", 128)
     blocks = -(-numbers.shape[axis] // max(size, 1))
     expected = tuple(blocks if n == axis else d for n, d in enumerate(numbers.shape))
     if size < 1 or factors.shape != expected:
         raise ModelError(f"{c.label}: scales {list(factors.shape)}, expected {list(expected)}")
-    middle = np.full(expected, float(1 << _bits(c) - 1), np.float32)
+    middle = np.full(expected, float(1 << bits - 1), np.float32)
     if zeros is not None:
-        middle = _unpacked(c, _known(c, zeros, "zero points"), _bits(c))[..., : expected[-1]]
+        middle = _unpacked(c, _known(c, zeros, "zero points"), bits)[..., : expected[-1]]
         middle = _shaped(c, middle, "zero points", *expected).astype(np.float32)
     spread = np.arange(numbers.shape[axis]) // size
     table = (numbers - middle.take(spread, axis)) * factors.take(spread, axis)
