@@ -18,6 +18,7 @@ from ..debug import Log
 from ..errors import BurnishError, InputError, ToolError
 from ..frontends.onnx.importer import import_onnx
 from ..models import zoo
+from ..op_tuner.child import ChildEnded, answer_of
 from ..pipeline import Module, load
 from .compare import Check, compare, same_bits
 from .options import PRECISION, SEED, compile_options, parse_counts
@@ -30,6 +31,7 @@ Oracle = Callable[[onnx.ModelProto, Arrays], Arrays]
 Oracles = tuple[Oracle, Oracle | None]
 """Who computes a model's outputs, and who decides where somebody differs."""
 Judge = Callable[[], Arrays]
+_OTHERWISE = "onnxruntime cannot run this model; compare with --against reference ({})"
 
 
 @click.command("verify")
@@ -278,15 +280,19 @@ def choose_oracles(
 
 
 def run_onnxruntime(model: onnx.ModelProto, feeds: Arrays) -> Arrays:
-    """Outputs by onnxruntime without its graph optimisations."""
+    """Outputs by onnxruntime without its graph optimisations, in a child process: it may crash."""
+
+    def outputs(_: object) -> Arrays:
+        try:
+            session: Any = OnnxRuntime().reference(Network("model", model))
+            return dict(zip(session.names, session.session.run(list(session.names), dict(feeds))))
+        except Exception as error:
+            raise ToolError(_OTHERWISE.format(" ".join(str(error).split())[:300])) from None
+
     try:
-        session: Any = OnnxRuntime().reference(Network("model", model))
-        return dict(zip(session.names, session.session.run(list(session.names), dict(feeds))))
-    except Exception as error:
-        detail = " ".join(str(error).split())[:300]
-        raise ToolError(
-            f"onnxruntime cannot run this model; compare with --against reference ({detail})"
-        ) from error
+        return answer_of(outputs)
+    except ChildEnded as ending:
+        raise ToolError(_OTHERWISE.format(ending)) from None
 
 
 def worst_of_nodes(checks: Sequence[Check]) -> list[Check]:

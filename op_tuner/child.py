@@ -21,13 +21,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from .cores import pin
 
 NEARLY = 0.8  # share of its memory with which a crash is put down to the lack of more
 LARGEST = 8 << 30  # bytes that a child may take where the machine has them twice
-_NO_MEMORY = "the process was killed, as the system does when memory ends"
+_NO_MEMORY = "killed, as the system does when memory ends"
 _PR_SET_PDEATHSIG = 1
 _LISTEN = 0.1  # seconds
 _PAUSE = b"\n"  # an empty line
@@ -54,6 +54,7 @@ class Parent:
             view = view[os.write(self._stream, view) :]
 
 
+T = TypeVar("T")
 Act = Callable[[Parent], None]
 
 
@@ -173,7 +174,7 @@ class Child:
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             if number == signal.SIGKILL:
-                return "memory", _NO_MEMORY
+                return "memory", f"the process was {_NO_MEMORY}"
             name = signal.Signals(number).name
             return ("memory", f"{name} with {most >> 20} MiB") if most > self._enough else ("crash", name)
         code = os.waitstatus_to_exitcode(status)
@@ -218,6 +219,49 @@ def begin_server(serve: Callable[[Connection], None]) -> tuple[int, Connection]:
             finally:
                 os._exit(0)
     return pid, stream
+
+
+class ChildEnded(Exception):
+    """A child ended before it had answered; says how."""
+
+
+def answer_of(
+    question: Callable[[Callable[[object], None]], T], heard: Callable[[Any], None] = lambda message: None
+) -> T:
+    """What `question(tell)` returns or raises, in a child process; `heard` takes what it tells meanwhile.
+
+    Raises ChildEnded if there is no answer. All that is sent must pickle.
+    """
+
+    def serve(parent: Connection) -> None:
+        try:
+            parent.send(("answer", question(lambda message: parent.send(("told", message)))))
+        except Exception as error:
+            parent.send(("error", error))
+
+    pid, stream = begin_server(serve)
+    try:
+        with stream:
+            while True:
+                kind, value = stream.recv()
+                if kind == "answer":
+                    return value
+                if kind == "error":
+                    raise value
+                heard(value)
+    except (EOFError, ConnectionResetError):
+        raise ChildEnded(_ending(os.waitpid(pid, 0)[1])) from None
+    finally:
+        kill_all(pid)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def _ending(status: int) -> str:
+    if not os.WIFSIGNALED(status):
+        return f"ended the process with code {os.waitstatus_to_exitcode(status)}"
+    number = os.WTERMSIG(status)
+    return _NO_MEMORY if number == signal.SIGKILL else f"crashed ({signal.Signals(number).name})"
 
 
 def memory_limit() -> int:

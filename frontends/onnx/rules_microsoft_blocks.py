@@ -49,7 +49,7 @@ def _matrix(c: NodeContext, b: str, scales: str, zeros: str | None, group: str |
     bits = _bits(c)
     numbers = _unpacked(c, _shaped(c, stored, "weights", rows, blocks, size * bits // 8), bits)
     factors = _shaped(c, _scales(c, scales), "scales", rows, blocks).astype(np.float32)
-    middle = _zeros(c, zeros, rows, blocks)
+    middle = _middle(c, zeros, bits, rows, blocks)
     numbers = numbers.reshape(rows, blocks * size)[:, :terms].astype(np.float32)
     if group is None:
         of_term = np.arange(terms) // size
@@ -74,10 +74,7 @@ def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str,
     expected = tuple(blocks if n == axis else d for n, d in enumerate(numbers.shape))
     if size < 1 or factors.shape != expected:
         raise ModelError(f"{c.label}: scales {list(factors.shape)}, expected {list(expected)}")
-    middle = np.full(expected, float(1 << bits - 1), np.float32)
-    if zeros is not None:
-        middle = _unpacked(c, _known(c, zeros, "zero points"), bits)[..., : expected[-1]]
-        middle = _shaped(c, middle, "zero points", *expected).astype(np.float32)
+    middle = _middle(c, zeros, bits, *expected)
     spread = np.arange(numbers.shape[axis]) // size
     table = (numbers - middle.take(spread, axis)) * factors.take(spread, axis)
     return c.emit(Gather(gathered), c.const(table.astype(factors.dtype)), indices)
@@ -100,15 +97,15 @@ def _unpacked(c: NodeContext, stored: np.ndarray, bits: int) -> np.ndarray:
     return np.packbits(parts, axis=-1, bitorder="little")[..., 0]
 
 
-def _zeros(c: NodeContext, zeros: str | None, rows: int, blocks: int) -> np.ndarray:
-    """Zero points [rows, blocks]: packed as the weights are, or in the type of the scales."""
-    bits = _bits(c)
+def _middle(c: NodeContext, zeros: str | None, bits: int, *dims: int) -> np.ndarray:
+    """Zero points of these sizes: bytes that hold them along the last axis, or numbers of another type."""
     if zeros is None:
-        return np.full((rows, blocks), float(1 << bits - 1), np.float32)
+        return np.full(dims, float(1 << bits - 1), np.float32)
     stored = _known(c, zeros, "zero points")
     if stored.dtype == np.uint8:
-        stored = _unpacked(c, _shaped(c, stored, "zero points", rows, -1), bits)[:, :blocks]
-    return _shaped(c, stored, "zero points", rows, blocks).astype(np.float32)
+        packed = *dims[:-1], -(-dims[-1] * bits // 8)
+        stored = _unpacked(c, _shaped(c, stored, "zero points", *packed), bits)[..., : dims[-1]]
+    return _shaped(c, stored, "zero points", *dims).astype(np.float32)
 
 
 def _scales(c: NodeContext, value: str) -> np.ndarray:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ import pytest
 from burnish import InferenceSession, InputError, load
 from burnish.commands import run as run_command
 from burnish.commands.compare import compare
+from burnish.commands.peers import OnnxRuntime
 from burnish.commands.peers.base import least_tolerance
 from burnish.op_tuner.records import PLAN, read
 from onnx import TensorProto, helper, save
@@ -104,6 +107,12 @@ def test_verify_compares_outputs_and_layers(burnish, two_layers, tmp_path):
         assert "first float32[2,5]" in said and "y float32[2,3] (2 threads)" in said
         assert "same bits when saved, loaded and run again" in said and "ok: " in said
     burnish("verify", two_layers, "--dim", "batch=2", "--random-weights", "--seed", 3)
+
+
+def test_verify_survives_onnxruntime(error, two_layers, monkeypatch):
+    monkeypatch.setattr(OnnxRuntime, "reference", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    message = error("verify", two_layers, "--dim", "batch=2")
+    assert "compare with --against reference (killed, as the system does when memory ends)" in message
 
 
 def test_verify_finds_a_module_of_another_model(burnish, error, two_layers, tmp_path):

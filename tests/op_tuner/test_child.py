@@ -1,0 +1,61 @@
+"""Answers of child processes."""
+
+import os
+import select
+import signal
+
+import pytest
+from burnish.errors import InputError
+from burnish.op_tuner.child import ChildEnded, answer_of
+
+
+def test_what_is_told_comes_before_the_answer():
+    told = []
+
+    def question(tell):
+        tell("one")
+        tell({"two": 2})
+        return os.getpid()
+
+    assert answer_of(question, told.append) != os.getpid()
+    assert told == ["one", {"two": 2}]
+
+
+def test_errors_are_raised_here():
+    def question(tell):
+        raise InputError("no such thing")
+
+    with pytest.raises(InputError, match="no such thing"):
+        answer_of(question)
+
+
+def test_an_answer_that_cannot_be_sent_is_an_error():
+    with pytest.raises(Exception, match="pickle"):
+        answer_of(lambda tell: lambda: None)
+
+
+@pytest.mark.parametrize(
+    "end, how",
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), r"crashed \(SIGTERM\)"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed, as the system does when memory ends"),
+        (lambda: os._exit(3), "ended the process with code 3"),
+    ],
+)
+def test_a_child_that_ends_has_no_answer(end, how):
+    with pytest.raises(ChildEnded, match=how):
+        answer_of(lambda tell: end())
+
+
+def test_nothing_is_left_of_a_child():
+    ours, theirs = os.pipe()
+
+    def question(tell):
+        if os.fork() == 0:
+            signal.pause()
+        return True
+
+    assert answer_of(question)
+    os.close(theirs)
+    assert select.select([ours], [], [], 10)[0] and os.read(ours, 1) == b""  # nobody has the other end
+    os.close(ours)
