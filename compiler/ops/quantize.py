@@ -112,7 +112,7 @@ def rounded(value: Expr, zero: Expr | None, to: DType) -> Expr:
 
 @dataclass(frozen=True)
 class DequantizeLinear(_Linear):
-    """(x - zero point) · scale as the float type `to`."""
+    """(x - zero point) · scale as the float type `to`. x: integers, or f32 that floats of 8 bits became."""
 
     to: str = "f32"
 
@@ -120,16 +120,17 @@ class DequantizeLinear(_Linear):
         self, x: TensorType, scale: TensorType, zero: TensorType | None = None
     ) -> tuple[TensorType, ...]:
         self._check(x, scale, zero)
-        if not x.dtype.is_integer or (zero is not None and zero.dtype is not x.dtype):
+        if not (x.dtype.is_integer or x.dtype is F32) or (zero is not None and zero.dtype is not x.dtype):
             fail(f"input {x} and zero point {zero}: expected integers of one type")
         return (TensorType(DTYPES[self.to], x.shape),)
 
     def reference(
         self, x: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None
     ) -> tuple[np.ndarray, ...]:
-        value = x.astype(np.int64)
+        exact = np.int64 if x.dtype.kind in "iu" else np.float64
+        value = x.astype(exact)
         if zero is not None:
-            value = value - self._spread(zero, x.shape).astype(np.int64)
+            value = value - self._spread(zero, x.shape).astype(exact)
         real = value.astype(np.float64) * self._spread(scale, x.shape).astype(np.float64)
         return (real.astype(DTYPES[self.to].numpy),)
 
@@ -139,9 +140,10 @@ class DequantizeLinear(_Linear):
         to = DTYPES[self.to]
 
         def body(*i: Expr) -> Expr:
-            value = s.cast(x[i], I32)
+            exact = I32 if x.dtype.is_integer else F32
+            value = s.cast(x[i], exact)
             if zero is not None:
-                value = value - s.cast(self._place(zero, i), I32)
+                value = value - s.cast(self._place(zero, i), exact)
             return s.cast(s.cast(value, wide(to)) * s.cast(self._place(scale, i), wide(to)), to)
 
         return (b.compute(to, x.shape, body, "real"),)

@@ -36,6 +36,7 @@ class GraphBuilder(Decomposer):
     def __init__(self) -> None:
         super().__init__("", {}, {})
         self.reserved: set[str] = set()  # names of the model's own values, never given to others
+        self.narrow: dict[str, str] = {}  # constants of a type that a wider one holds → ONNX's name of it
         self._age: dict[str, int] = {}  # value → how many were made before it
         self._evaluated_bytes = 0
         self._asked: dict[str, np.ndarray] = {}  # values of nodes that stay
@@ -56,15 +57,17 @@ class GraphBuilder(Decomposer):
             name = super().fresh(hint)
         return name
 
-    def add_constant(self, name: str, array: np.ndarray) -> None:
+    def add_constant(self, name: str, array: np.ndarray, narrow: str = "") -> None:
+        if narrow:
+            self.narrow[name] = narrow
         array = array if array.flags.c_contiguous else array.copy()
         self.constants[name] = array
         self.types[name] = TensorType(dtype_of(array), array.shape)
         self._age[name] = len(self._age)
 
-    def const(self, array: np.ndarray, hint: str = "const") -> str:
+    def const(self, array: np.ndarray, hint: str = "const", narrow: str = "") -> str:
         name = self.fresh(hint)
-        self.add_constant(name, np.asarray(array))
+        self.add_constant(name, np.asarray(array), narrow)
         return name
 
     def emit(self, op: Op, *inputs: str | None, outputs: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -120,6 +123,8 @@ class GraphBuilder(Decomposer):
         self.types[new] = self.types.pop(old)
         if old in self.constants:
             self.constants[new] = self.constants.pop(old)
+        if old in self.narrow:
+            self.narrow[new] = self.narrow.pop(old)
         for at in range(since.nodes, len(self.nodes)):
             node = self.nodes[at]
             if old in node.inputs or old in node.outputs:

@@ -22,9 +22,9 @@ from ...errors import BurnishError, ModelError, UnsupportedError
 from .builder import GraphBuilder, Mark
 from .check import MAX_DEPTH, NEWEST_OPSET, Model, load, node_label, opset_imports, unknown_operator
 from .control_flow import CONTROL_FLOW
-from .external_data import tensor_array
 from .functions import bind_attributes, onnx_function
 from .interface import check_declared, resolve_inputs
+from .narrow import READERS, stored_array
 from .registry import NodeContext, find_rule
 
 MAX_NODES = 100_000
@@ -93,7 +93,7 @@ class Importer:
         self.initializers(graph, scope, skip=values)
         self.nodes(self.model.skeleton.graph.node, scope)
         outputs = self._outputs([o.name for o in graph.output], scope)
-        held = {n: self.g.types[v] for n, v in scope.values.items() if v is not None}
+        held = {n: self.g.types[v] for n, v in scope.values.items() if v and v not in self.g.narrow}
         check_declared(graph.value_info, "value", held, self._makers)
         check_declared(graph.output, "graph output", held, self._makers)
         return self._graph(graph, tuple(n for n in types if n not in values), outputs)
@@ -111,9 +111,9 @@ class Importer:
             raise UnsupportedError(f"initializer {sparse.values.name!r} is sparse, which is not supported")
         for t in graph.initializer:
             if t.name not in skip:
-                array = tensor_array(t, self.model.folder, f"initializer {t.name!r}")
+                array, narrow = stored_array(t, self.model.folder, f"initializer {t.name!r}")
                 name = self._define(t.name, scope)
-                self.g.add_constant(name, array)
+                self.g.add_constant(name, array, narrow)
                 scope.values[t.name] = name
 
     def _define(self, name: str, scope: Scope) -> str:
@@ -165,6 +165,12 @@ class Importer:
             raise ModelError(
                 f"{node_label(node)}: the model imports no opset of the domain {domain or 'ai.onnx'!r}"
             )
+        for value in inputs:
+            if value in self.g.narrow and node.op_type not in READERS:
+                raise UnsupportedError(
+                    f"{node_label(node)}: {value!r} has the element type {self.g.narrow[value]}, which only "
+                    f"{' and '.join(READERS)} may read"
+                )
         self.g.begin(name)
         context = NodeContext(self.g, node, opset, inputs, self.g.sources, self.g.computed)
         if domain == "" and node.op_type in CONTROL_FLOW:
@@ -271,6 +277,8 @@ class Importer:
                 raise ModelError(f"graph output {name!r} is not defined by any node, input or initializer")
             if name in made:
                 continue
+            if value in self.g.narrow:
+                raise UnsupportedError(f"graph output {name!r} has the element type {self.g.narrow[value]}")
             if value == name and name not in self.g.constants:
                 raise UnsupportedError(
                     f"graph output {name!r} is also a graph input; give one of them another name"

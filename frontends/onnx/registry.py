@@ -18,8 +18,9 @@ import numpy as np
 import onnx as onnx_package
 
 from ...compiler.ir.types import TensorType
-from ...compiler.ops.base import Decomposer, Op
+from ...compiler.ops.base import Op
 from ...errors import ModelError, NeedsValueError, UnsupportedError
+from .builder import GraphBuilder
 
 Rule = Callable[..., "tuple[str | None, ...] | str"]
 RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
@@ -47,7 +48,7 @@ def find_rule(name: str, opset: int, domain: str = "") -> Rule | None:
 class NodeContext:
     """What a rule may ask about its node, and how it adds operators to the graph."""
 
-    g: Decomposer
+    g: GraphBuilder
     node: onnx_package.NodeProto
     opset: int
     inputs: tuple[str | None, ...]
@@ -116,8 +117,9 @@ class NodeContext:
     def ints(self, value: str | None, what: str) -> tuple[int, ...]:
         return tuple(int(v) for v in np.asarray(self.value(value, what)).ravel())
 
-    def const(self, array: np.ndarray) -> str:
-        return self.g.const(array)
+    def const(self, array: np.ndarray, narrow: str = "") -> str:
+        """`narrow`: of `narrow.stored_array`."""
+        return self.g.const(array, narrow=narrow)
 
     def emit(self, op: Op, *inputs: str | None) -> tuple[str, ...]:
         return self.g.emit(op, *inputs)

@@ -10,6 +10,7 @@ from ...compiler.ir.types import DType, dtype_of
 from ...compiler.ops.movement import Expand
 from ...errors import ModelError
 from .external_data import MAX_MADE_BYTES, checked_bytes, onnx_dtype, tensor_array
+from .narrow import stored_array
 from .registry import NodeContext, onnx
 
 
@@ -18,7 +19,7 @@ def constant(c: NodeContext):
     (attribute,) = c.node.attribute
     match attribute.name:
         case "value":
-            return c.const(tensor_array(attribute.t, None, c.label))
+            return c.const(*stored_array(attribute.t, None, c.label))
         case "value_float" | "value_floats":
             return c.const(np.array(c.attr(attribute.name), np.float32))
         case "value_int" | "value_ints":

@@ -36,6 +36,8 @@ def quantize(c: NodeContext, x: str, scale: str, zero: str | None = None) -> tup
 @onnx("DequantizeLinear")
 def dequantize(c: NodeContext, x: str, scale: str, zero: str | None = None) -> tuple[str, ...]:
     to = dtype_attribute(c, "output_dtype", c.type(scale).dtype)
+    if c.type(x).dtype.is_float and x not in c.g.narrow:
+        raise c.unsupported(f"dequantising {c.type(x)}")
     return c.emit(DequantizeLinear(c.attr("axis", 1), c.attr("block_size", 0), to.name), x, scale, zero)
 
 
