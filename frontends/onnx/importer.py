@@ -169,7 +169,7 @@ class Importer:
             if value in self.g.narrow and node.op_type not in READERS:
                 raise UnsupportedError(
                     f"{node_label(node)}: {value!r} has the element type {self.g.narrow[value]}, which only "
-                    f"{' and '.join(READERS)} may read"
+                    f"{', '.join(READERS)} may read"
                 )
         self.g.begin(name)
         context = NodeContext(self.g, node, opset, inputs, self.g.sources, self.g.computed)

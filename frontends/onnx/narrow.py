@@ -14,7 +14,7 @@ from ...compiler.ir.types import DTYPES, U8
 from ...errors import ModelError
 from .external_data import checked_bytes, read_external, tensor_array
 
-READERS = ("DequantizeLinear", "Cast")
+READERS = ("DequantizeLinear", "Cast", "GatherBlockQuantized")
 _BITS_AND_TYPE = {
     "INT2": (2, "i8"),
     "UINT2": (2, "u8"),

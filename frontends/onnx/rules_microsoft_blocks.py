@@ -49,7 +49,7 @@ def _matrix(c: NodeContext, b: str, scales: str, zeros: str | None, group: str |
     bits = _bits(c)
     numbers = _unpacked(c, _shaped(c, stored, "weights", rows, blocks, size * bits // 8), bits)
     factors = _shaped(c, _scales(c, scales), "scales", rows, blocks).astype(np.float32)
-    middle = _middle(c, zeros, bits, rows, blocks)
+    middle = _middle(c, zeros, bits, 1 << bits - 1, rows, blocks)
     numbers = numbers.reshape(rows, blocks * size)[:, :terms].astype(np.float32)
     if group is None:
         of_term = np.arange(terms) // size
@@ -62,19 +62,23 @@ def _matrix(c: NodeContext, b: str, scales: str, zeros: str | None, group: str |
 
 @microsoft("GatherBlockQuantized")
 def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str, zeros: str | None = None):
-    """Of bytes, which hold their numbers along the last axis; the whole table becomes f32."""
+    """Of integers of 4 bits, or of bytes, which hold their numbers along the last axis; the whole table
+    becomes f32."""
     stored, factors = _known(c, data, "data"), _scales(c, scales)
-    if stored.dtype != np.uint8 or not stored.ndim:
-        raise c.unsupported(f"data {c.type(data)}", "export the table as rows of u8")
     bits = _bits(c)
-    numbers = _unpacked(c, stored, bits)
+    if data in c.g.narrow:
+        numbers, default = stored, 0
+    else:
+        numbers, default = _unpacked(c, stored, bits), 1 << bits - 1
+    if not stored.ndim:
+        raise c.unsupported(f"data {c.type(data)}", "export the table as rows")
     gathered = axis_of(c.attr("gather_axis", 0), stored.ndim)
     axis, size = axis_of(c.attr("quantize_axis", 1), stored.ndim), c.attr("block_size", 128)
     blocks = -(-numbers.shape[axis] // max(size, 1))
     expected = tuple(blocks if n == axis else d for n, d in enumerate(numbers.shape))
     if size < 1 or factors.shape != expected:
         raise ModelError(f"{c.label}: scales {list(factors.shape)}, expected {list(expected)}")
-    middle = _middle(c, zeros, bits, *expected)
+    middle = _middle(c, zeros, bits, default, *expected)
     spread = np.arange(numbers.shape[axis]) // size
     table = (numbers - middle.take(spread, axis)) * factors.take(spread, axis)
     return c.emit(Gather(gathered), c.const(table.astype(factors.dtype)), indices)
@@ -97,12 +101,12 @@ def _unpacked(c: NodeContext, stored: np.ndarray, bits: int) -> np.ndarray:
     return np.packbits(parts, axis=-1, bitorder="little")[..., 0]
 
 
-def _middle(c: NodeContext, zeros: str | None, bits: int, *dims: int) -> np.ndarray:
+def _middle(c: NodeContext, zeros: str | None, bits: int, default: int, *dims: int) -> np.ndarray:
     """Zero points of these sizes: bytes that hold them along the last axis, or numbers of another type."""
     if zeros is None:
-        return np.full(dims, float(1 << bits - 1), np.float32)
+        return np.full(dims, default, np.float32)
     stored = _known(c, zeros, "zero points")
-    if stored.dtype == np.uint8:
+    if stored.dtype == np.uint8 and zeros not in c.g.narrow:
         packed = *dims[:-1], -(-dims[-1] * bits // 8)
         stored = _unpacked(c, _shaped(c, stored, "zero points", *packed), bits)[..., : dims[-1]]
     return _shaped(c, stored, "zero points", *dims).astype(np.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from burnish.errors import ModelError, UnsupportedError
@@ -25,6 +26,11 @@ def own(op: str, inputs: tuple[Array | None, ...], outputs: int = 1, **rest: Any
 def integers(dtype: type, *shape: int, low: int = -128) -> Array:
     low = max(low, 0) if dtype is np.uint8 else low
     return RNG.integers(low, low + 256, shape).clip(np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
+
+
+def few_bits(dtype: type, *shape: int) -> Array:
+    """Of 4 bits: every number that they hold."""
+    return RNG.integers(0, 16, shape).astype(np.uint8).view(dtype)
 
 
 def scalar(value: float, dtype: type = np.float32) -> Array:
@@ -169,6 +175,21 @@ BLOCKS = [
         )
         for bits in (4, 8)
         for zero in ((), (integers(np.uint8, 9, bits // 4),))
+    ),
+    *(
+        replace(
+            own(
+                "GatherBlockQuantized",
+                (few_bits(kind, 9, 32), np.array([[3, 0], [8, 3]]), np.abs(f32(*scales)) / 4, *zero),
+                block_size=16,
+                quantize_axis=axis,
+                stored=(0, 2, 3),
+            ),
+            opset=21,
+        )
+        for kind in (ml_dtypes.int4, ml_dtypes.uint4)
+        for axis, scales in ((1, (9, 2)), (0, (1, 32)))
+        for zero in ((), (few_bits(kind, *scales),))
     ),
 ]
 
