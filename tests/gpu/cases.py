@@ -21,7 +21,7 @@ from burnish.compiler.target import Target
 from ..compiled.cases import check_nodes, pieces
 from ..compiled.programs import run_nodes
 from ..ops.case import Case, all_cases, build_graph
-from .device import Kernels
+from .device import Kernels, kernels
 
 T = TypeVar("T")
 MakeConfig = Callable[[], Config]
@@ -90,12 +90,12 @@ def on_layouts(graph: Graph, run: Run, n: int, operands: list[np.ndarray]) -> li
     return [a if lay is None else lay.unpack(a.reshape(t.physical_shape), t.dims) for a, (t, lay) in results]
 
 
-def check(built: Built, kernels: Kernels) -> None:
+def check(built: Built, code: Kernels) -> None:
     """The results of each template against the reference."""
 
     def run(algorithm: str, n: int, operands: list[np.ndarray]) -> Sequence[np.ndarray]:
         programs = built.programs[n]
-        return kernels.run((programs.get(algorithm) or next(iter(programs.values()))).name, operands)
+        return code.run((programs.get(algorithm) or next(iter(programs.values()))).name, operands)
 
     for algorithm in dict.fromkeys(a for programs in built.programs for a in programs):
         logical = partial(on_layouts, built.graph, partial(run, algorithm))
@@ -112,11 +112,11 @@ def check_all(
     """All cases, built together; AssertionError names each that is wrong."""
     found = [build(case, target, f"k{n}", config, only, layout) for n, case in enumerate(cases)]
     programs = [p for built in found for node in built.programs for p in node.values()]
-    kernels = Kernels(programs, target)
+    code = kernels(programs, target)
     failures = []
     for built in found:
         try:
-            check(built, kernels)
+            check(built, code)
         except AssertionError as error:
             failures.append(str(error))
     assert not failures, "\n".join(failures)

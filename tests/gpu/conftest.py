@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import burnish
 import pytest
+from burnish.compiler.target import TARGETS, Target
 from burnish.settings import OPENCL_CACHE
 
 from ..conftest import is_required
 from .cuda_model import gather
-from .device import queue
+from .device import cuda_targets, queue
 from .fake_driver import NVCC, FakeDriver, build, has_real_driver
 
 
@@ -32,11 +34,40 @@ def opencl() -> str:
     return queue().device.name
 
 
+ON_OPENCL, ON_CUDA = ["opencl"], cuda_targets()
+
+
+@pytest.fixture(scope="session", params=[*ON_OPENCL, *ON_CUDA])
+def device(request) -> Target:
+    """What kernels run on here: an OpenCL driver, and an NVIDIA GPU if there is one."""
+    return _runnable(request)
+
+
+@pytest.fixture(scope="session", params=[*ON_OPENCL, "mali-t860", *ON_CUDA])
+def every_device(request) -> Target:
+    """The same, and a chip without memory that threads share, whose kernels an OpenCL driver runs, too."""
+    return _runnable(request)
+
+
+def _runnable(request) -> Target:
+    target = TARGETS[request.param]
+    assert target.gpu is not None
+    if target.gpu.language == "opencl":
+        request.getfixturevalue("opencl")
+    return target
+
+
 @pytest.fixture(scope="session")
 def driver_file(tmp_path_factory, require_tool) -> Path:
     require_tool("gcc")
     require_tool("g++")
     return build(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def fake_gpu(driver_file) -> dict[str, str]:
+    """The environment of processes that find the fake driver."""
+    return {**os.environ, "LD_LIBRARY_PATH": str(driver_file.parent), "CUDACXX": NVCC}
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,28 @@
-"""Scheduled programs on an OpenCL device, each operand in a buffer of exactly its size."""
+"""Scheduled programs on a device: by OpenCL, each operand in a buffer of exactly its size, or by CUDA."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, Protocol
 
 import numpy as np
-from burnish.compiler.build_kernel import generate
+from burnish.compiler.build_kernel import assemble, device_program, generate
 from burnish.compiler.codegen.c_dialect import module_source
 from burnish.compiler.codegen.device_code import OPTIONS
 from burnish.compiler.codegen.opencl import DIALECT
+from burnish.compiler.cuda_device import find_cuda_device
 from burnish.compiler.ir.loops import Program
+from burnish.compiler.ir.plan import encode
+from burnish.compiler.ir.types import TensorType
 from burnish.compiler.lower.lower import finished
-from burnish.compiler.target import Target
+from burnish.compiler.target import TARGETS, Target
 from burnish.errors import RunError
+from burnish.op_tuner.measure import Built, plan_of
+from burnish.op_tuner.operands import Operands
+from burnish.runtime.binding import device_module_from_memory
+from burnish.runtime.build import DeviceCode
+from burnish.runtime.nvcc import fatbin
 
 
 @lru_cache(maxsize=1)
@@ -29,9 +37,51 @@ def queue() -> Any:
     return cl.CommandQueue(cl.Context(devices[:1])) if devices else None
 
 
-class Kernels:
-    """Programs lowered and built together, since starting the driver's compiler is most of the time."""
+def cuda_targets() -> list[str]:
+    """The target that suits this machine's NVIDIA GPU, if there is one."""
+    found = find_cuda_device()
+    newest_first = ((name, int(TARGETS[name].cpu.removeprefix("sm_"))) for name in ("cuda-sm90", "cuda-sm80"))
+    return [name for name, arch in newest_first if found and found.arch >= arch][:1]
 
+
+class Kernels(Protocol):
+    def run(self, name: str, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """The params that are no inputs. RunError where a kernel reports one."""
+
+
+def kernels(programs: Iterable[Program], target: Target) -> Kernels:
+    """Programs lowered and built together, since starting a compiler is most of the time."""
+    assert target.gpu is not None
+    return (CudaKernels if target.gpu.language == "cuda" else OpenCLKernels)(programs, target)
+
+
+class CudaKernels:
+    def __init__(self, programs: Iterable[Program], target: Target):
+        self.target = target
+        self.programs = {p.name: finished(p, target) for p in programs}
+        self.kernels = {name: assemble(p, target) for name, p in self.programs.items()}
+        self.nvcc = cache(fatbin)
+
+    def run(self, name: str, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        kernel, params = self.kernels[name], self.programs[name].params
+        symbols = list(dict.fromkeys(step.symbol for step in kernel.steps))
+        program = device_program(list(self.kernels.values()), symbols, self.target, self.nvcc)
+        results = [TensorType(b.dtype, b.shape) for b in params[len(inputs) :]]
+        given = Operands(tuple(inputs), frozenset(), tuple(results), None)
+        built = Built(kernel, tuple(b.nbytes for b in params), {}, program)
+        plan, weights = plan_of(self.target, built, given, threads=1, evict=0)
+        context = device_module_from_memory(encode(plan), DeviceCode("cuda", program), weights).context()
+        for n, array in enumerate(inputs):
+            if array.size:
+                context.input(f"in{n}")[...] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        found = [context.output(f"out{n}") for n in range(len(results))]
+        for output in found:
+            output.fill(0xFF)
+        context.run()
+        return tuple(np.array(o).view(t.dtype.numpy).reshape(t.dims) for o, t in zip(found, results))
+
+
+class OpenCLKernels:
     def __init__(self, programs: Iterable[Program], target: Target):
         import pyopencl as cl
 
@@ -41,7 +91,6 @@ class Kernels:
         self.built = cl.Program(queue().context, source).build(OPTIONS["opencl"], cache_dir=False)
 
     def run(self, name: str, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """The params that are no inputs. RunError where a kernel reports one."""
         import pyopencl as cl
 
         q, program = queue(), self.programs[name]

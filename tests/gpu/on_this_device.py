@@ -18,7 +18,7 @@ from burnish.compiler.templates.gpu.common import spread
 
 from ..ops.case import Case
 from .cases import check_all, gpu_cases
-from .device import Kernels
+from .device import kernels
 
 SMALL = 3000  # elements of a case's operands
 
@@ -37,8 +37,8 @@ def small_cases(words: list[str]) -> list[Case]:
 def stray() -> None:
     x, y = Buffer("x", F32, (8,)), Buffer("y", F32, (8,))
     body = spread([("i", 8)], 8, [Store("y", (Var("i"),), Load("x", (s.binary("add", Var("i"), 1),), F32))])
-    kernels = Kernels([Program("stray", (x, y), (body,))], TARGETS["opencl"])
-    kernels.run("stray", [np.zeros(8, np.float32)])
+    code = kernels([Program("stray", (x, y), (body,))], TARGETS["opencl"])
+    code.run("stray", [np.zeros(8, np.float32)])
 
 
 if __name__ == "__main__":

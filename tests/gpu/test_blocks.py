@@ -44,13 +44,13 @@ def test_the_loops_mean_the_reduction(case, target):
     check_meaning(case, TARGETS[target], "blocks")
 
 
-def test_awkward_shapes(opencl):
-    check_all(CASES, TARGETS["opencl"], only="blocks")
+def test_awkward_shapes(device):
+    check_all(CASES, device, only="blocks")
 
 
-def test_drawn_configs(opencl):
+def test_drawn_configs(device):
     rng = Random(1)
-    check_all(CASES[3::3], TARGETS["opencl"], lambda: Drawn(rng), "blocks")
+    check_all(CASES[3::3], device, lambda: Drawn(rng), "blocks")
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):

@@ -1,9 +1,8 @@
-"""Operators as kernels for a GPU, on an OpenCL driver: the last case of each."""
+"""Operators as kernels for a GPU, on what there is: the last case of each."""
 
 from __future__ import annotations
 
 import pytest
-from burnish.compiler.target import TARGETS
 
 from ..ops.case import Case
 from .cases import check_all, gpu_cases
@@ -16,5 +15,5 @@ def sample() -> list[Case]:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_operators(opencl, chunk):
-    check_all(sample()[chunk::CHUNKS], TARGETS["opencl"])
+def test_operators(device, chunk):
+    check_all(sample()[chunk::CHUNKS], device)

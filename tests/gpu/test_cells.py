@@ -42,13 +42,13 @@ def test_the_loops_mean_the_recurrence(n, target):
     check_meaning(SMALL[n], TARGETS[target], "cells", configs=2)
 
 
-def test_awkward_shapes(opencl):
-    check_all([SMALL[4], SMALL[9], SMALL[13], *CASES], TARGETS["opencl"], only="cells")
+def test_awkward_shapes(device):
+    check_all([SMALL[4], SMALL[9], SMALL[13], *CASES], device, only="cells")
 
 
-def test_drawn_configs(opencl):
+def test_drawn_configs(device):
     rng = Random(1)
-    check_all([SMALL[8], *CASES[::2]], TARGETS["opencl"], lambda: Drawn(rng), "cells")
+    check_all([SMALL[8], *CASES[::2]], device, lambda: Drawn(rng), "cells")
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):

@@ -16,11 +16,11 @@ from burnish.compiler.ir.loops_verifier import verify
 from burnish.compiler.ir.types import Layout, TensorType
 from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.lower.lower import scheduled
-from burnish.compiler.target import TARGETS
+from burnish.compiler.target import TARGETS, Target
 from burnish.op_tuner.costs import conversion_task
 
 from ..compiled.programs import run_program
-from .device import Kernels
+from .device import kernels
 from .oclgrind import report
 
 PLAIN = Layout((0, 1, 2, 3))
@@ -37,12 +37,12 @@ class Copy:
     program: Program
 
 
-def copies(types: Sequence[str]) -> Iterator[Copy]:
+def copies(types: Sequence[str], target: Target) -> Iterator[Copy]:
     for n, spec in enumerate(types):
         for source, wanted in permutations(LAYOUTS, 2):
             type = TensorType.parse(spec)
             layouts = (None if lay == PLAIN else lay for lay in (source, wanted))
-            task = conversion_task(type, *layouts, TARGETS["opencl"], 1)
+            task = conversion_task(type, *layouts, target, 1)
             task = replace(task, name=f"copy{n}_{source}_{wanted}")
             yield Copy(type, source, wanted, scheduled(task, DefaultConfig()))
 
@@ -54,11 +54,11 @@ def check(copy: Copy, run: Callable[[list[np.ndarray]], Sequence[np.ndarray]]) -
     assert np.array_equal(copy.wanted.unpack(y, x.shape), x), copy.program.name
 
 
-def check_all(types: Sequence[str]) -> None:
-    found = list(copies(types))
-    kernels = Kernels([copy.program for copy in found], TARGETS["opencl"])
+def check_all(types: Sequence[str], target: Target) -> None:
+    found = list(copies(types, target))
+    code = kernels([copy.program for copy in found], target)
     for copy in found:
-        check(copy, partial(kernels.run, copy.program.name))
+        check(copy, partial(code.run, copy.program.name))
 
 
 def interpreted(program: Program, order: str, arrays: list[np.ndarray]) -> Sequence[np.ndarray]:
@@ -67,13 +67,13 @@ def interpreted(program: Program, order: str, arrays: list[np.ndarray]) -> Seque
 
 @pytest.mark.parametrize("order", loops_interpreter.ORDERS)
 def test_the_loops_mean_a_copy(order):
-    for copy in copies(SMALL):
+    for copy in copies(SMALL, TARGETS["opencl"]):
         verify(copy.program)
         check(copy, partial(interpreted, copy.program, order))
 
 
-def test_awkward_shapes(opencl):
-    check_all(TYPES)
+def test_awkward_shapes(device):
+    check_all(TYPES, device)
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
@@ -82,4 +82,4 @@ def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
 
 
 if __name__ == "__main__":
-    check_all(TYPES)
+    check_all(TYPES, TARGETS["opencl"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
@@ -15,19 +14,16 @@ from burnish.errors import InputError
 from burnish.op_tuner import hardware, measure
 from onnx import TensorProto, helper, numpy_helper, save
 
-from .fake_driver import NVCC
 from .test_tuning import MEASURE
 
 DEVICE = CudaDevice("NVIDIA A100", "550.54.14, CUDA 12.4", 80, 108, 1410, 1215, "0000:01:00.0")
 
 
 @pytest.fixture
-def run(driver_file):
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver_file.parent), "CUDACXX": NVCC}
-
+def run(fake_gpu):
     def run(*command: str) -> str:
         done = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, timeout=240, env=environment
+            [sys.executable, *command], capture_output=True, text=True, timeout=240, env=fake_gpu
         )
         assert not done.returncode, done.stderr
         return done.stdout

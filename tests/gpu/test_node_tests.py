@@ -1,4 +1,4 @@
-"""A sample of ONNX's node tests on an OpenCL device. `run_node_tests --target opencl --listed` runs all."""
+"""A sample of ONNX's node tests on a device. `run_node_tests --target opencl --listed` runs all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ SAMPLE = passing()[::7]
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_node_tests_pass(opencl, chunk):
-    outcomes = [run_case(cases()[name], preparing("compiled", "opencl")) for name in SAMPLE[chunk::CHUNKS]]
+def test_node_tests_pass(device, chunk):
+    prepare = preparing("compiled", device.name)
+    outcomes = [run_case(cases()[name], prepare) for name in SAMPLE[chunk::CHUNKS]]
     failed = {o.name: f"{o.kind}: {o.detail}" for o in outcomes if o.kind != "pass"}
     assert len(outcomes) * CHUNKS >= 200 and not failed

@@ -82,7 +82,7 @@ def test_layouts_are_alternatives_of_a_convolution():
         (test_plan_layout.sequences, 4, "global"),
     ],
 )
-def test_any_plan_is_right(opencl, network, seed, mode, monkeypatch):
+def test_any_plan_is_right(device, network, seed, mode, monkeypatch):
     """Random costs for what is possible: layouts are mixed as no sensible plan would."""
     model, possible, random = network(), PredictedGpuCost.node, test_plan_layout.RandomCost(seed)
 
@@ -97,7 +97,7 @@ def test_any_plan_is_right(opencl, network, seed, mode, monkeypatch):
     monkeypatch.setattr(PredictedGpuCost, "conversion", lambda self, *a: random.conversion(*a))
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    got = pipeline.compile(model, target="opencl", plan=mode).run({"x": x})
+    got = pipeline.compile(model, target=device.name, plan=mode).run({"x": x})
     for name, array in interpret(import_onnx(model), {"x": x}).items():
         np.testing.assert_allclose(got[name], array, rtol=0, atol=2e-5 * np.abs(array).max())
 

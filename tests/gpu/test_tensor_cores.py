@@ -47,7 +47,7 @@ from onnx import TensorProto, helper
 
 from ..ops.case import Case, build_graph
 from .cases import Drawn
-from .device import Kernels
+from .device import kernels
 from .nvcc import compiled
 
 CUDA = TARGETS["cuda-sm80"]
@@ -109,17 +109,18 @@ def test_the_loops_mean_the_product(case, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_kernels_compute_what_they_mean(opencl, name):
+def test_kernels_compute_what_they_mean(device, name):
+    target = EMULATED if device.name == "opencl" else device
     programs = {
-        (n, k): scheduled(task(case, name, EMULATED, f"k{n}_{k}"), config)
+        (n, k): scheduled(task(case, name, target, f"k{n}_{k}"), config)
         for n, case in enumerate(CASES)
         for k, config in enumerate(tried(n, n + 1))
     }
-    kernels = Kernels(programs.values(), EMULATED)
+    code = kernels(programs.values(), target)
     for (n, _), program in programs.items():
         arrays = integers(CASES[n])
         (expected,) = CASES[n].op.reference(*arrays)
-        (found,) = kernels.run(program.name, arrays)
+        (found,) = code.run(program.name, arrays)
         np.testing.assert_array_equal(found.reshape(expected.shape), expected, err_msg=program.name)
 
 
@@ -232,11 +233,11 @@ def prefer(algorithm: str, monkeypatch: pytest.MonkeyPatch, reads: Layout | None
     monkeypatch.setattr(PredictedGpuCost, "node", node)
 
 
-def test_convolutions_by_tiles_on_weights_of_their_own(opencl, monkeypatch):
+def test_convolutions_by_tiles_on_weights_of_their_own(device, monkeypatch):
     prefer("implicit_gemm", monkeypatch)
-    module = pipeline.compile(model := network(), target="opencl", cache=False)
+    module = pipeline.compile(model := network(), target=device.name, cache=False)
     assert module.plan is not None
-    assert sum("implicit_gemm" in kernel for kernel in module.plan.kernels) == 2
+    assert sum("implicit_gemm" in kernel for kernel in module.plan.kernels) >= 2  # more where sums are split
     x = np.random.default_rng(2).integers(-2, 3, (8, 8, 6, 6)).astype(np.float32)
     np.testing.assert_array_equal(module.run({"x": x})["y"], burnish.compile(model).run({"x": x})["y"])
 

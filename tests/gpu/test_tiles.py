@@ -74,9 +74,8 @@ def test_the_loops_mean_the_product_on_channels_last():
     check_meaning(case, TARGETS["cuda-sm80"], "tiles", layout=LAST)
 
 
-@pytest.mark.parametrize("target", ["opencl", "mali-t860"])
-def test_awkward_shapes(opencl, target):
-    check_all(CASES, TARGETS[target], only="tiles")
+def test_awkward_shapes(every_device):
+    check_all(CASES, every_device, only="tiles")
 
 
 @pytest.mark.parametrize("target", ["mali-t860", "mali-g76"])
@@ -96,19 +95,19 @@ def test_neighbours_are_read_and_written_by_vectors(pixels, kinds):
     assert set(re.findall(r"(?:const |\b)float4 \*|\bv(?:load|store)4", source)) == kinds
 
 
-def test_whole_steps_along_inner_axes(opencl):
+def test_whole_steps_along_inner_axes(device):
     """Channels last: a step's terms are of one place of the window, and more than one step's."""
     rng = random.Random(2)
     for config in (DefaultConfig, lambda: Drawn(rng), lambda: Drawn(rng)):
-        check_all(INNER, TARGETS["opencl"], config, "tiles", layout=LAST)
+        check_all(INNER, device, config, "tiles", layout=LAST)
 
 
-def test_drawn_configs(opencl):
+def test_drawn_configs(device):
     rng = random.Random(1)
-    check_all(CASES[::2], TARGETS["opencl"], lambda: Drawn(rng), "tiles")
+    check_all(CASES[::2], device, lambda: Drawn(rng), "tiles")
 
 
-def test_grids_beyond_cudas_limits_are_of_one_axis(opencl, monkeypatch):
+def test_grids_beyond_cudas_limits_are_of_one_axis(device, monkeypatch):
     for size in ("f32[70000,8,8]", "f32[4000000,16]"):
         graph = build_graph(Case(MatMul(), (size, size.replace("4000000,16", "16,8"))))
         task = task_of(graph, graph.nodes[0], TARGETS["cuda-sm80"], 1)
@@ -116,7 +115,7 @@ def test_grids_beyond_cudas_limits_are_of_one_axis(opencl, monkeypatch):
         blocks, *others = step.launch.grid
         assert others == [1, 1] and blocks > MOST_BLOCKS
     monkeypatch.setattr(staging, "MOST_BLOCKS", 1)
-    check_all(CASES, TARGETS["opencl"], only="tiles")
+    check_all(CASES, device, only="tiles")
     check_meaning(SMALL[0], TARGETS["cuda-sm80"], "tiles")
 
 

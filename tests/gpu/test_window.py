@@ -48,19 +48,18 @@ def test_the_loops_mean_the_window_on_layouts(layout):
     check_meaning(SMALL[0], TARGETS["opencl"], "window", layout=layout)
 
 
-@pytest.mark.parametrize("target", ["opencl", "mali-t860"])
-def test_awkward_shapes(opencl, target):
-    check_all(CASES, TARGETS[target], only="window")
+def test_awkward_shapes(every_device):
+    check_all(CASES, every_device, only="window")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_awkward_shapes_on_layouts(opencl, layout):
-    check_all(CASES[:3], TARGETS["opencl"], only="window", layout=layout)
+def test_awkward_shapes_on_layouts(device, layout):
+    check_all(CASES[:3], device, only="window", layout=layout)
 
 
-def test_drawn_configs(opencl):
+def test_drawn_configs(device):
     rng = Random(1)
-    check_all(CASES[::2], TARGETS["opencl"], lambda: Drawn(rng), "window")
+    check_all(CASES[::2], device, lambda: Drawn(rng), "window")
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):

@@ -30,7 +30,7 @@ from ..compiled.programs import run_program
 from ..compiled.test_conv_algorithms import Case, Item, arrays_of, expected, graph_of, items_of, physical
 from ..passes import test_plan_layout
 from .cases import Drawn, MakeConfig
-from .device import Kernels
+from .device import kernels
 from .oclgrind import report
 
 NAMES = list(VARIANTS)
@@ -72,9 +72,9 @@ def check(item: Item, run: Callable[[list[np.ndarray]], Sequence[np.ndarray]]) -
 
 def check_all(found: Sequence[Item], target: str, config: MakeConfig = DefaultConfig) -> None:
     programs = [scheduled(item.task, config()) for item in found]
-    kernels = Kernels(programs, TARGETS[target])
+    code = kernels(programs, TARGETS[target])
     for item in found:
-        check(item, partial(kernels.run, item.task.name))
+        check(item, partial(code.run, item.task.name))
 
 
 def interpreted(program: Program, order: str, arrays: list[np.ndarray]) -> Sequence[np.ndarray]:
@@ -91,14 +91,13 @@ def test_the_loops_mean_the_convolution(name, target):
             check(item, partial(interpreted, program, order))
 
 
-@pytest.mark.parametrize("target", ["opencl", "mali-t860"])
-def test_awkward_shapes(opencl, target):
-    check_all(items(CASES, target), target)
+def test_awkward_shapes(every_device):
+    check_all(items(CASES, every_device.name), every_device.name)
 
 
-def test_drawn_configs(opencl):
+def test_drawn_configs(device):
     rng = Random(1)
-    check_all(items(CASES[1::2], "opencl"), "opencl", lambda: Drawn(rng))
+    check_all(items(CASES[1::2], device.name), device.name, lambda: Drawn(rng))
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):
@@ -133,7 +132,7 @@ def test_only_plans_for_gpus_that_allow_the_error_may_choose_it():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_in_a_network(opencl, name, monkeypatch):
+def test_in_a_network(device, name, monkeypatch):
     """Where its cost forces it on a plan, between operators in layouts of their own."""
 
     def node(self, graph, node, decision):
@@ -142,7 +141,7 @@ def test_in_a_network(opencl, name, monkeypatch):
         return 0.0 if decision.algorithm == name else 1.0
 
     monkeypatch.setattr(PredictedGpuCost, "node", node)
-    module = pipeline.compile(model := test_plan_layout.network(), target="opencl", cache=False)
+    module = pipeline.compile(model := test_plan_layout.network(), target=device.name, cache=False)
     assert module.plan is not None and sum(name in kernel for kernel in module.plan.kernels) == 2 * 3
     x = np.random.default_rng(3).standard_normal((1, 3, 9, 7)).astype(np.float32)
     got = module.run({"x": x})
