@@ -24,7 +24,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -329,7 +329,8 @@ class Records:
         return max(known, key=lambda machine: known[machine], default=hardware_of(target))
 
     def pick_config(self, task: KernelTask, evict: int | None = None) -> Config:
-        """The best known answers, of the nearest machine if not of this one; else the default rule.
+        """The best known answers, of the nearest machine if not of this one; else the default rule. So also
+        where the rule's answers for the other machine differ: what was best there is no help here.
 
         See `confirmed` where they were measured inside of a network; else a config is as fast as the median
         of its measurements, so that one lucky run does not decide. Where there are measurements of the kind
@@ -345,8 +346,21 @@ class Records:
         except RejectedConfig:
             return DefaultConfig()
         machine = record.hardware
+        if machine != here and _default_answers(task) != _default_answers(_with_caches_of(machine, task)):
+            return DefaultConfig()
         origin = "" if machine == here else f"{machine.cpu}, {machine.core}, {machine.cores} cores"
         return RecordedConfig(record.config, origin)
+
+
+def _default_answers(task: KernelTask) -> Mapping[str, object]:
+    """Of the template's own rule."""
+    rule = DefaultConfig()
+    template(task).params(task, rule)
+    return rule.chosen
+
+
+def _with_caches_of(machine: Hardware, task: KernelTask) -> KernelTask:
+    return replace(task, target=replace(task.target, l1=machine.l1, l2=machine.l2, l3=machine.l3))
 
 
 def work_of(key: str) -> str:

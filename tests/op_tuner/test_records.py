@@ -154,6 +154,25 @@ def test_a_cpu_helps_another_whose_vectors_are_as_wide(tmp_path):
     )
 
 
+def test_where_the_rule_differs_between_machines_it_is_taken(tmp_path, monkeypatch):
+    """What was best with smaller caches is no help where the template itself would do otherwise."""
+    task = double()
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    other = replace(OTHER, isa=this_hardware().isa, l2=task.target.l2 // 2)
+    records.add(record(task=task.digest, key=task.key, hardware=other, config={"lanes": 16}))
+    assert isinstance(records.pick_config(task), RecordedConfig)
+
+    class Rule:
+        def params(self, task, cfg):
+            cfg.choose("lanes", (1, 16), 16 if task.target.l2 == other.l2 else 1)
+
+    monkeypatch.setattr("burnish.op_tuner.records.template", lambda task: Rule())
+    assert type(records.pick_config(task)) is DefaultConfig
+    own = replace(other, l2=task.target.l2, cores=999)
+    records.add(record(task=task.digest, key=task.key, hardware=own, config={"lanes": 16}))
+    assert isinstance(records.pick_config(task), RecordedConfig)
+
+
 def test_configs_for_other_vectors_are_not_taken_though_the_cpu_has_the_same_name(tmp_path):
     """A hypervisor may hide half of a CPU's vectors."""
     narrow = replace(get_target("x86-64-v3"), name="host", cpu="znver5")

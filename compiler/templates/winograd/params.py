@@ -17,9 +17,11 @@ from .geometry import VARIANTS, VECTORS, Geometry, Variant, geometry
 
 MANY = 64  # tiles of an image that is cut into rows of tiles
 ENOUGH = 24  # tiles of a task
+EVEN = 1.1  # rows of tiles that a thread may have at most, of what it would have if no task had several
 LEAST_PANELS = 2  # of a block of output channels, even if M then leaves L2: each block reads all of V
 UNROLLED = 4  # input channels of one iteration
 FEW = 4  # passes of the micro-kernel over a panel of weights, in whose time the next panel arrives
+FAR_L3 = 2 << 20  # bytes of L2 in cores that reach it late: a line costs less beside the one before
 LONGEST_BODY = 256  # updates of registers that a config may write out in one loop body
 PRODUCT_RATE = 0.88  # of the FMA peak: what the products reach
 TRANSFORM_COST = {
@@ -93,13 +95,22 @@ def params(task: KernelTask, cfg: Config) -> Params:
     both = depth < g.channels and channels > panels * step
     depth_outer = choose(cfg, "depth_outer", (False, True) if both else (False,), False)
     short = [n for n in (1, 2, 4, 8) if n * group * panels * VECTORS <= LONGEST_BODY]
+    near = _bytes(g, tiles, g.channels * len(g.variant.phases)) <= task.target.l2 >= FAR_L3
+    side_by_side = not fused and near and g.batch * g.tile_rows >= task.threads  # rows are tasks then
     return Params(
         *(fused, rows, images, channels, group, panels, depth, depth_outer),
         choose(cfg, "unrolled", short, UNROLLED),
         prefetch,
-        loop_order(cfg, "input_order", ("ib", "row", "tw"), (("row", "tw"),)),
-        loop_order(cfg, "output_order", ("ov", "row", "tw"), (("row", "tw"),)),
+        _transform_order(cfg, "input_order", "ib", side_by_side),
+        _transform_order(cfg, "output_order", "ov", side_by_side),
     )
+
+
+def _transform_order(cfg: Config, knob: str, channels: str, side_by_side: bool) -> tuple[str, ...]:
+    """Loops around a transform. With those over channels inside, it walks along lines of V or M, else of the
+    image."""
+    tiles = ("row", "tw")
+    return loop_order(cfg, knob, (*tiles, channels) if side_by_side else (channels, *tiles), (tiles,))
 
 
 def _reuses_weights(g: Geometry, rows: int, l2: int) -> bool:
@@ -125,7 +136,9 @@ def _rows(options: Sequence[int], g: Geometry, task: KernelTask) -> int:
     """Enough tiles for the micro-kernel, transformed tiles in half of L2, an even share for every thread."""
     channels = g.channels * len(g.variant.phases) + g.out_channels
     small = [r for r in options if _bytes(g, r * g.tile_columns, channels) <= task.target.l2 // 2]
-    even = [r for r in small if -(-g.tile_rows // r) % task.threads == 0 or g.batch % task.threads == 0]
+    least = -(-g.batch * g.tile_rows // task.threads)
+    share = {r: -(-g.batch * -(-g.tile_rows // r) // task.threads) * r for r in small}
+    even = [r for r in small if share[r] <= EVEN * least or task.threads == 1]
     enough = [r for r in (even or small) if r * g.tile_columns >= ENOUGH]
     return min(enough) if enough else max(even or small, default=1)
 
