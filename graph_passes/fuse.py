@@ -53,6 +53,8 @@ def fuse(graph: Graph) -> Graph:
         if group is None:
             group = _Group([], kind, node.outputs[0])
             groups.append(group)
+        if group.kind == "anchor" and kind == "elementwise":
+            _absorb_operands(graph, group, node, group_of, groups, consumers)
         group.nodes.append(node)
         group.output = node.outputs[0]
         group.position = order[id(node)]
@@ -237,6 +239,30 @@ def _absorb_prologues(graph, group, group_of, groups, consumers) -> None:
         for n in other.nodes:
             for o in n.outputs:
                 group_of[o] = group
+        groups.remove(other)
+
+
+def _absorb_operands(
+    graph: Graph,
+    group: _Group,
+    node: Node,
+    group_of: dict[str, _Group],
+    groups: list[_Group],
+    consumers: dict[str, list[Node]],
+) -> None:
+    """Elementwise operators that only `node` reads, which joins the anchor's group, are computed in it: an
+    operand that is dequantised, say."""
+    for value in dict.fromkeys(node.reads):
+        other = group_of.get(value)
+        if other is None or other is group or other.closed or other.kind != "elementwise" or other.costly:
+            continue
+        nodes = [*group.nodes, *other.nodes, node]
+        here = other.output == value and _sole_reader(graph, value, node, consumers)
+        fits = len(nodes) <= MAX_NODES and len(_inputs(graph, nodes)) <= MAX_INPUTS
+        if not (here and fits and other.shape == group.shape):
+            continue
+        group.nodes += other.nodes
+        group_of |= {o: group for n in other.nodes for o in n.outputs}
         groups.remove(other)
 
 

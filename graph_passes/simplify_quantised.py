@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from ..compiler.ir.graph import Node
-from ..compiler.ir.types import F32, TensorType
+from ..compiler.ir.types import DTYPES, F32, TensorType
 from ..compiler.ops.elementwise import Binary, Cast, Unary
 from ..compiler.ops.movement import Concat, Reshape, Slice, Transpose
 from ..compiler.ops.pool import MaxPool
@@ -79,26 +81,69 @@ def _meet(op: MaxPool, x: TensorType, y: TensorType) -> bool:
     return True
 
 
+@rule("f(dequantize(int(round(x) + z), s, z), a) => f(clip(round(x), low - z, high - z) · s, a)", Binary)
+def quantised_for_a_moment(r: Rewriter, node: Node) -> str | None:
+    """Nothing else reads the integer: the numbers that it stands for are as whole without it."""
+    reals = [
+        _real(r, value) if r.const(other) is not None else None
+        for value, other in zip(node.inputs, reversed(node.inputs))
+    ]
+    if reals == [None, None]:
+        return None
+    return r.emit(node.op, *(value if real is None else real() for value, real in zip(node.inputs, reals)))
+
+
+def _real(r: Rewriter, value: str | None) -> Callable[[], str] | None:
+    """What emits a dequantised value without the integer between."""
+    step = _step_of(r, r.made_by(value, DequantizeLinear))
+    whole = None if step is None else _whole(r, value, step)
+    if step is None or whole is None:
+        return None
+    return partial(_times, r, whole, np.array(step.scale, np.float32), 1.0)
+
+
+def _whole(r: Rewriter, value: str | None, step: _Step) -> Callable[[], str] | None:
+    """What emits the number that a dequantised value is a multiple of, if nothing else reads the integer."""
+    made = _rounded(r, step.value) if value is not None and r.sole(value) else None
+    if made is None or made.zero != step.zero:
+        return None
+    limits = np.iinfo(DTYPES[step.dtype].numpy)
+    bounds = float(limits.min - step.zero), float(limits.max - step.zero)
+    return partial(r.emit, Unary("clip", bounds), made.value)
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    """A rounded value in f32, and what is added to it before it becomes an integer."""
+
+    value: str
+    zero: float
+
+
+def _rounded(r: Rewriter, value: str) -> _Rounded | None:
+    """What a value of 8 bits, read only once, is made of."""
+    cast = r.only_by(value, Cast)
+    if cast is None or r.type_of(value).dtype.bits != 8 or r.type_of(cast.inputs[0] or "").dtype is not F32:
+        return None
+    added = _function(r, cast.inputs[0], Binary, "add")
+    zero = None if added is None else r.uniform(added.inputs[1])
+    source = cast.inputs[0] if added is None or zero is None else added.inputs[0]
+    rounded = _function(r, source, Unary, "round")
+    return None if rounded is None else _Rounded(rounded.outputs[0], float(zero or 0))
+
+
 @rule("quantize(x·a + b, s, z) => int(round(x·(a/s) + b/s) + z), x whole", QuantizeLinear)
 def quantize_sum(r: Rewriter, node: Node) -> str | None:
-    """Of products of quantised operands, perhaps bounded: no division, and x·a has been rounded anyway."""
+    """Of sums of quantised numbers, perhaps bounded: no division, and x·a has been rounded anyway."""
     step, name = _step_of(r, node), node.outputs[0]
     if step is None or r.type_of(step.value).dtype is not F32:
         return None
     bounds = _function(r, step.value, Unary, "relu", "clip")
     value = step.value if bounds is None else bounds.inputs[0]
-    added = _function(r, value, Binary, "add")
-    shift = None if added is None else r.const(added.inputs[1])
-    scaled = _function(r, value if shift is None or added is None else added.inputs[0], Binary, "mul")
-    whole = None if scaled is None else r.made_by(scaled.inputs[0], Cast)
-    factor = None if scaled is None else r.const(scaled.inputs[1])
-    if whole is None or factor is None or not r.type_of(whole.inputs[0] or "").dtype.is_integer:
+    quotient = None if value is None else _quotient(r, value, step.scale)
+    if quotient is None:
         return None
-    if not _divides(factor, step.scale) or not _divides(shift, step.scale):
-        return None
-    result = r.emit(Binary("mul"), whole.outputs[0], r.constant(_over(factor, step.scale), name))
-    if shift is not None:
-        result = r.emit(Binary("add"), result, r.constant(_over(shift, step.scale), name))
+    result = quotient()
     if bounds is not None and isinstance(bounds.op, Unary):
         with np.errstate(over="ignore"):
             limits = tuple(float(np.float32(limit / np.float64(step.scale))) for limit in bounds.op.params)
@@ -109,23 +154,77 @@ def quantize_sum(r: Rewriter, node: Node) -> str | None:
     return r.emit(Cast(step.dtype), result)
 
 
+def _quotient(r: Rewriter, value: str, scale: float) -> Callable[[], str] | None:
+    """What emits value / scale without a division: of a sum of constants and of integers times constants."""
+    step = _step_of(r, r.made_by(value, DequantizeLinear))
+    if step is not None:
+        factor = np.array(step.scale, np.float32)
+        whole = _whole(r, value, step) or partial(_centred, r, step)
+        return partial(_times, r, whole, factor, scale) if _divides(factor, scale) else None
+    scaled = _function(r, value, Binary, "mul")
+    if scaled is not None:
+        left, by = scaled.inputs[0] or "", r.const(scaled.inputs[1])
+        if by is None or not _is_whole(r, left) or not _divides(by, scale):
+            return None
+        return partial(_times, r, lambda: left, by, scale)
+    added = _function(r, value, Binary, "add")
+    if added is None:
+        return None
+    left, right = (v or "" for v in added.inputs)
+    shift = r.const(right)
+    first = _quotient(r, left, scale)
+    if shift is None:
+        second = _quotient(r, right, scale)
+    else:
+        second = partial(r.constant, _over(shift, scale), right) if _divides(shift, scale) else None
+    return None if first is None or second is None else lambda: r.emit(Binary("add"), first(), second())
+
+
+def _times(r: Rewriter, value: Callable[[], str], factor: np.ndarray, scale: float) -> str:
+    """value · (factor / scale)."""
+    made = value()
+    return r.emit(Binary("mul"), made, r.constant(_over(factor, scale), made))
+
+
+def _centred(r: Rewriter, step: _Step) -> str:
+    """A quantised value less its zero point, in f32."""
+    real = r.emit(Cast("f32"), step.value)
+    if not step.zero:
+        return real
+    return r.emit(Binary("add"), real, r.constant(np.array(-step.zero, np.float32), step.value))
+
+
+def _is_whole(r: Rewriter, value: str | None) -> bool:
+    """Whether a value in f32 was an integer, or has been rounded to one."""
+    cast, bounded = r.made_by(value, Cast), r.made_by(value, Unary)
+    if cast is not None:
+        return r.type_of(cast.inputs[0] or "").dtype.is_integer
+    if bounded is None or _name(bounded) not in ("clip", "relu"):
+        return False
+    rounded = r.made_by(bounded.inputs[0], Unary)
+    return rounded is not None and _name(rounded) == "round"
+
+
+def _name(node: Node) -> str:
+    """Of the function of an elementwise operator."""
+    return getattr(node.op, "fn", "")
+
+
 def _function(r: Rewriter, value: str | None, kind: type[Unary | Binary], *names: str) -> Node | None:
     """The node of one of these functions that makes a value which nothing else reads."""
     node = r.only_by(value, kind)
-    return node if node is not None and getattr(node.op, "fn", "") in names else None
+    return node if node is not None and _name(node) in names else None
 
 
 def _over(array: np.ndarray, scale: float) -> np.ndarray:
     return (array / np.float64(scale)).astype(np.float32)
 
 
-def _divides(array: np.ndarray | None, scale: float) -> bool:
+def _divides(array: np.ndarray, scale: float) -> bool:
     """Whether the quotients are normal numbers, or 0 where the dividends are."""
-    if array is None:
-        return True
     with np.errstate(over="ignore"):
         quotients = np.abs(_over(array, scale))
     return bool((np.isfinite(quotients) & ((quotients >= np.finfo(np.float32).tiny) | (array == 0))).all())
 
 
-QUANTISED = (quantised_already, move_bytes, quantize_sum)
+QUANTISED = (quantised_already, move_bytes, quantised_for_a_moment, quantize_sum)

@@ -7,6 +7,7 @@ import pytest
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.elementwise import Binary, Unary
 from burnish.compiler.ops.fused import FusedOp
+from burnish.compiler.ops.movement import Slice
 from burnish.compiler.ops.reduction import Softmax
 from burnish.graph_passes.fuse import fuse
 
@@ -54,12 +55,27 @@ def gated_by_another(g, x, r):
     return g.one(Binary("add"), g.one(Binary("mul"), x, gate), g.one(Binary("mul"), silu(g, x), r))
 
 
+def added(g, x, operand):
+    return g.one(Binary("add"), conv(g, x), operand)
+
+
+def corner(g, r):
+    return g.one(Unary("neg"), g.one(Slice((0, 0, 0, 0), (1, 4, 1, 1), (1, 1, 1, 1)), r))
+
+
 # what follows a convolution → how many nodes each kernel has
 CASES = {
     "silu": (lambda g, x, r: silu(g, conv(g, x)), [3]),
     "hard swish": (lambda g, x, r: hard_swish(g, conv(g, x)), [5]),
     "gelu, then more": (lambda g, x, r: g.one(Binary("add"), gelu(g, conv(g, x)), r), [6]),
     "two in a row": (lambda g, x, r: silu(g, hard_swish(g, conv(g, x))), [7]),
+    "an operand of its own": (lambda g, x, r: added(g, x, g.one(Unary("relu"), r)), [3]),
+    "an operand that is costly": (lambda g, x, r: added(g, x, g.one(Unary("tanh"), r)), [1, 2]),
+    "an operand that is an output": (
+        lambda g, x, r: (lambda y: (y, added(g, x, y)))(g.one(Unary("relu"), r)),
+        [1, 2],
+    ),
+    "an operand that broadcasts": (lambda g, x, r: added(g, x, corner(g, r)), [2, 2]),
     "others that are computed before": (lambda g, x, r: gated_by_another(g, conv(g, x), r), [1, 6]),
     "something costly twice": (lambda g, x, r: squared(g, conv(g, x)), [1, 3]),
     "a sum": (lambda g, x, r: normalised(g, conv(g, x)), [1, 2]),
