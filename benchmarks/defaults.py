@@ -45,6 +45,7 @@ NETWORKS = (
 )  # fmt: skip
 CANDIDATES, ROUNDS = 5, 5
 LOOK = 0.01  # seconds of a kernel's own time that a search takes for a config, about
+BATCH = 32  # configs that a search chooses at once: it builds some while others run
 WANTED, LEAST = 0.88, 0.6
 """Of the shares: what their geometric mean, and each of them, should reach."""
 Progress = Callable[[str, int, int], None]
@@ -84,7 +85,7 @@ def search(w: Workload, space: Space, times: Times, trials: int, how: str, progr
     if not trials:
         return
     learner = Learner("rank", prior=shipped(w.task.target)[0]) if how == "rank" else None
-    course = Course(strategy(how, space, 0, learner))
+    course = Course(strategy(how, space, 0, learner), BATCH)
     default = space.default()
     course.strategy.tell(default, times.first(w.task, default))
     while course.advance(times, w.task, trials - 1):

@@ -113,9 +113,10 @@ def told(times: Sequence[float | None]) -> float | None:
 
 @dataclass
 class Course:
-    """One strategy on one task. `times` are in seconds, of the trials in order; None where one failed."""
+    """One strategy on one task, `batch` trials at a time; `times` are in seconds, None where one failed."""
 
     strategy: Strategy
+    batch: int = BATCH
     points: list[Point] = field(default_factory=list)
     times: list[float | None] = field(default_factory=list)
     thinking: float = 0.0  # seconds that the strategy itself took
@@ -123,7 +124,7 @@ class Course:
     def advance(self, times: Times, task: KernelTask, trials: int) -> bool:
         """One batch further, up to `trials` in all; False once there is nothing more to try."""
         started = time.perf_counter()
-        batch = self.strategy.propose(min(BATCH, trials - len(self.times)))
+        batch = self.strategy.propose(min(self.batch, trials - len(self.times)))
         self.thinking += time.perf_counter() - started
         times.measure_missing(task, batch)
         for point in batch:
