@@ -55,10 +55,12 @@ def choices(name: str, model: Any, target: Target, threads: int) -> list[Workloa
     """The different tasks that a plan of the model may choose from, those that ask questions."""
     graph = optimise(import_onnx(model), target, threads, stop_after="fuse")
     evict = evicting_bytes(graph, target)
-    block = target.lanes(4)
+    block, kind, features = target.lanes(4), target.kind, target.features
     found: dict[str, Workload] = {}
     for node in graph.nodes:
-        for decision in alternatives(graph, node, block, kind=target.kind) if decides(node) else ():
+        if not decides(node):
+            continue
+        for decision in alternatives(graph, node, block, kind=kind, features=features):
             if decision.writes == KEPT:
                 continue  # the second of a pair is the task of both
             task = decided_task(graph, node, decision, target, threads)

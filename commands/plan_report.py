@@ -168,7 +168,8 @@ class _Items:
         self.found.append(item)
 
     def _alternatives(self, node: Node) -> list[Decision]:
-        allowed = self.options.accuracy, self.predicted.kind, self.options.precision
+        target, options = self.predicted.target, self.options
+        allowed = options.accuracy, target.kind, options.precision, target.features
         return alternatives(self.graph, node, self.block, *allowed)
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -108,6 +110,10 @@ _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 VNNI = ("avxvnni", "avx512vnni")
 """Features of x86 that no level has, for sums of products of bytes; used where the host has one."""
 
+AMX = ("amx-tile", "amx-int8")
+"""The same for products of tiles of bytes, which the system must permit."""
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # Linux, Documentation/arch/x86/xstate.rst
+
 _ARM = "aarch64-unknown-linux-gnu"
 _ARMV8 = ("fp-armv8", "neon")
 _ARMV82 = (*_ARMV8, "crc", "lse", "rdm", "dotprod", "fullfp16")
@@ -187,7 +193,9 @@ def host() -> Target:
         )
     cpu = llvm.get_host_cpu_name()
     best = max(fitting, key=lambda t: (t.vector_bits, len(t.features), t.cpu == cpu))
-    more = tuple(f for f in VNNI if f in _this_cpu()[1] and best.arch == "x86_64")
+    more = tuple(f for f in (*VNNI, *AMX) if f in _this_cpu()[1] and best.arch == "x86_64")
+    if not _may_use_tiles():
+        more = tuple(f for f in more if f not in AMX)
     caches: dict[str, Any] = {f"l{level}": size for level, size in _caches().items()}
     return replace(best, name="host", cpu=cpu, features=(*best.features, *more), **caches)
 
@@ -214,6 +222,14 @@ def _this_cpu() -> tuple[str, frozenset[str]]:
     """Architecture and features, as LLVM calls them."""
     features = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
     return llvm.get_process_triple().partition("-")[0], features
+
+
+@lru_cache(maxsize=1)
+def _may_use_tiles() -> bool:
+    """Asks the system whether this process may use the tiles of AMX."""
+    if not sys.platform.startswith("linux") or "amx-tile" not in _this_cpu()[1]:
+        return False
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 
 
 def _caches() -> dict[int, int]:

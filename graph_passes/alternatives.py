@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -69,8 +70,9 @@ def alternatives(
     accuracy: float = ACCURACY,
     kind: str = "cpu",
     precision: str = "f32",
+    features: Collection[str] = (),
 ) -> list[Decision]:
-    """At least one; the first is always right. `kind` is the target's.
+    """At least one; the first is always right. `kind` and `features` are the target's.
 
     Algorithms of another precision than f32 are among them if it is the one given; `accuracy` bounds others.
     """
@@ -87,7 +89,8 @@ def alternatives(
     for algorithm in ALGORITHMS.values():
         asked = algorithm.precision == precision != "f32"
         allowed = asked or (algorithm.precision == "f32" and algorithm.error <= accuracy)
-        if algorithm.kind != kind or not allowed or not algorithm.fits(op, block):
+        able = algorithm.kind == kind and algorithm.feature in ("", *features)
+        if not able or not allowed or not algorithm.fits(op, block):
             continue
         if all(_may_pack(graph, op, op.graph.inputs[n]) for n in algorithm.weights(op, block)):
             pairs = algorithm.layouts(op, block)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..compiler.ir.graph import Graph, Node
-from ..compiler.ir.types import F32, Layout, TensorType
+from ..compiler.ir.types import Layout, TensorType, dtype_of
 from ..compiler.ops.base import Op
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp
@@ -113,7 +113,7 @@ class Packer:
                 inputs[position] = self._laid_out(value, pack)
                 continue
             array = self._packed(value, pack)
-            packed = f"{value}@{algorithm}", array, TensorType(F32, array.shape)
+            packed = f"{value}@{algorithm}", array, TensorType(dtype_of(array), array.shape)
             if isinstance(pack, Op):
                 inputs[position] = self._make(*packed, pack, value)
             else:

@@ -12,7 +12,7 @@ section 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -53,6 +53,10 @@ class Cost(Protocol):
     @property
     def kind(self) -> str:
         """Of the target: cpu or gpu."""
+
+    @property
+    def features(self) -> Collection[str]:
+        """Of the target."""
 
     def node(self, graph: Graph, node: Node, decision: Decision) -> float: ...
 
@@ -201,7 +205,8 @@ class Planner:
     """One planning problem; a choice is the position of an alternative for each node."""
 
     def __init__(self, graph: Graph, block: int, cost: Cost, accuracy: float, precision: str = "f32"):
-        every = (alternatives(graph, node, block, accuracy, cost.kind, precision) for node in graph.nodes)
+        allowed = accuracy, cost.kind, precision, cost.features
+        every = (alternatives(graph, node, block, *allowed) for node in graph.nodes)
         self._open(graph, block, cost, list(every))
 
     def by(self, cost: Cost) -> Planner:

@@ -71,6 +71,10 @@ class PredictedCost:
         return self.target.kind
 
     @property
+    def features(self) -> tuple[str, ...]:
+        return self.target.features
+
+    @property
     def model(self) -> str:
         return MODEL
 

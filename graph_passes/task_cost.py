@@ -62,6 +62,10 @@ class TaskCost:
     def kind(self) -> str:
         return self.predicted.kind
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        return self.predicted.features
+
     def node(self, graph: Graph, node: Node, decision: Decision) -> float:
         price = self.price(graph, node, decision)
         doubt = min(max(price.spread, LEAST_DOUBT), MOST_DOUBT)
@@ -122,11 +126,12 @@ def plan_choices(graph: Graph, predicted: PredictedCost, options: PlanOptions, c
     target = predicted.target
     block = target.lanes(4)
     views = find_views(graph, target).skipped
+    allowed = options.accuracy, target.kind, options.precision, target.features
     choices = {
         (node.outputs, decision): (node, predicted.node(graph, node, decision))
         for n, node in enumerate(graph.nodes)
         if decides(node) or n not in views
-        for decision in alternatives(graph, node, block, options.accuracy, predicted.kind, options.precision)
+        for decision in alternatives(graph, node, block, *allowed)
         if decision.writes != KEPT  # the second of a pair costs both
     }
     tasks = {

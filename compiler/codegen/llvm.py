@@ -16,11 +16,12 @@ import llvmlite.binding as llvm
 from ...errors import InternalError
 from ..ir import affine, loops
 from ..ir import scalar as s
-from ..ir.loops import Alloc, Barrier, Body, For, If, Prefetch, Program, Stmt, Store
+from ..ir.loops import Alloc, Barrier, Body, For, If, Intrinsic, Prefetch, Program, Stmt, Store
 from ..ir.types import BOOL, I64
 from ..target import Target
 from .kernel_code import KernelCode, Step
 from .llvm_scalar import Scalars
+from .llvm_tiles import emit_tiles
 from .llvm_values import FunctionText, Value, memory_type
 
 _CALL_FIELDS = {"buffers": 0, "scratch": 8, "scratch_stride": 16, "next_weights": 24, "barrier": 40}
@@ -188,6 +189,9 @@ class _StepEmitter:
                 self.fn.emit(f"call void {target}(ptr %call, i32 %worker)")
                 if self.v.lane_loads:
                     self.v.lane_loads.called()
+            case Intrinsic():
+                self.v.memo = {}
+                emit_tiles(self.fn, self.v, st)
             case _:
                 raise InternalError(f"code generation for a CPU: {type(st).__name__} {st}")
 

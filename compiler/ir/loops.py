@@ -40,7 +40,8 @@ LOOP_KINDS = frozenset(
 GANG_RANGES = {"worker": (0, 1 << 16), "workers": (1, 1 << 16)}
 INTRINSICS = {
     "mma_tf32": True, "mma_f16": True, "mma_bf16": True, "copy_async": False, "commit_copies": False,
-    "wait_copies": False, "exchange": True,
+    "wait_copies": False, "exchange": True, "amx_begin": False, "amx_end": False, "amx_zero": False,
+    "amx_dot_u8": False, "amx_store": False,
 }  # fmt: skip
 """By name: whether all threads of a block must come by.
 
@@ -51,6 +52,12 @@ INTRINSICS = {
     commit_copies()           what the thread has copied since the last one is a group
     wait_copies(n)            until all groups but the last n are there
     exchange(to, of, d, n)    to = `of` of the thread whose number differs in the bit d; a warp has n threads
+    amx_begin(r, w, i, j)     tiles are i × j of r × 16 sums, and factors of r × w and w × 16 words
+    amx_zero(c)               the sums are zero, …
+    amx_dot_u8(c, s, a…, b…)  … i factors a times j factors b more, of bytes, those of a unsigned, whose rows
+                              are s words apart, …
+    amx_store(c)              … and in memory, one behind the other from c on, where nothing reads them before
+    amx_end()                 no tiles are used from here on
 """
 SCOPES = frozenset({"param", "global", "scratch", "shared", "register"})
 

@@ -48,6 +48,7 @@ class Algorithm:
     error     largest error over the largest output, against float64 (the tests hold it); 0: that of any sum
     kind      of the targets whose template it is: cpu or gpu
     precision of the factors of its products; other than f32 only where the user asks for it
+    feature   that a target must have; "": none
     """
 
     name: str
@@ -58,3 +59,4 @@ class Algorithm:
     error: float
     kind: str = "cpu"
     precision: str = "f32"
+    feature: str = ""

@@ -12,8 +12,9 @@ from ..ir import scalar as s
 from ..ir.expr import Axis, Stage, TensorExpr
 from ..ir.loops import Alloc, Body, Buffer, Stmt, Store, loop, substitute
 from ..ir.scalar import Expr, Load, Var
-from ..ir.types import F32, Layout
+from ..ir.types import F32, I32, DType, Layout
 from ..kernel_task import KernelTask
+from ..ops.byte_products import DotMatMul
 from ..ops.conv import Conv
 from ..ops.fused import FusedOp, expression
 from ..schedule.relayout import physical_index, relayout
@@ -58,20 +59,41 @@ class Geometry:
 
 def convolution(op: object) -> Geometry | None:
     """That of an f32 convolution followed by nothing but elementwise operators; None if there is more."""
-    g = _geometry(op)
-    return g if g is not None and isinstance(op, FusedOp) and _epilogue(op) else None
+    g = _geometry(op, F32)
+    return g if g is not None and isinstance(op, FusedOp) and _epilogue(op, F32) else None
+
+
+def word_convolution(op: object) -> Geometry | None:
+    """The same of words of bytes, whose channels are words; what follows may have any types."""
+    g = _geometry(op, I32)
+    return g if g is not None and isinstance(op, FusedOp) and _epilogue(op, I32) else None
+
+
+def word_product(op: object) -> Geometry | None:
+    """That of a product of matrices of words with one on the right, as a convolution of one row of pixels."""
+    if not isinstance(op, FusedOp) or not isinstance(op.graph.nodes[0].op, DotMatMul):
+        return None
+    node, types = op.graph.nodes[0], op.graph.types
+    data, weights = (v or "" for v in node.inputs[:2])
+    x, w, y = types[data], types[weights], types[node.outputs[0]]
+    whole = data in op.graph.inputs and weights in op.graph.inputs and data != weights
+    turned = isinstance(node.op, DotMatMul) and node.op.trans_a
+    if w.rank != 2 or turned or not whole or 0 in (x.size, w.size, y.size) or not _epilogue(op, I32):
+        return None
+    one, rows = (1, 1), (1, y.size // y.dims[-1])
+    return Geometry(1, 1, x.dims[-1], y.dims[-1], rows, rows, one, one, one, (0, 0))
 
 
 def geometry(op: object) -> Geometry:
     """That of the convolution of an operator that fits."""
-    g = _geometry(op)
+    g = _geometry(op, F32)
     if g is None:
         raise InternalError(f"{op} begins with no two-dimensional convolution in f32")
     return g
 
 
-def _geometry(op: object) -> Geometry | None:
-    """That of the f32 convolution that a fused operator begins with; None if it is of another kind."""
+def _geometry(op: object, dtype: DType) -> Geometry | None:
+    """That of the convolution that a fused operator begins with; None if it is of another kind or type."""
     if not isinstance(op, FusedOp) or not isinstance(op.graph.nodes[0].op, Conv):
         return None
     node, types = op.graph.nodes[0], op.graph.types
@@ -79,7 +101,7 @@ def _geometry(op: object) -> Geometry | None:
     assert isinstance(conv, Conv)
     x, w, y = types[data], types[weights], types[node.outputs[0]]
     whole = data in op.graph.inputs and weights in op.graph.inputs and data != weights
-    if x.rank != 4 or not whole or any(t.dtype is not F32 or t.size == 0 for t in (x, w, y)):
+    if x.rank != 4 or not whole or any(t.dtype is not dtype or t.size == 0 for t in (x, w, y)):
         return None
     return Geometry(
         x.dims[0],
@@ -99,14 +121,18 @@ def _pair(values: tuple[int, ...]) -> tuple[int, int]:
     return values[0], values[1]
 
 
-def _epilogue(op: FusedOp) -> bool:
-    """Whether all that follows the convolution is elementwise at the position of its result."""
+def _epilogue(op: FusedOp, dtype: DType) -> bool:
+    """Whether all that follows the convolution is elementwise at the position of its result, and of its type
+    if that is f32."""
     expr = with_copy(inline_cheap(expression(op, tuple(op.graph.types[i] for i in op.graph.inputs))))
     sums = [st for st in expr.stages if st.reduce]
     outs = [st for st in expr.stages if not st.reduce]
-    if len(sums) != 1 or sums[0].dtype is not F32:
+    if len(sums) != 1 or sums[0].dtype is not dtype:
         return False
-    same = all(st.name in expr.outputs and st.shape == sums[0].shape and st.dtype is F32 for st in outs)
+    same = all(
+        st.name in expr.outputs and st.shape == sums[0].shape and (st.dtype is F32 or dtype is not F32)
+        for st in outs
+    )
     return same and all(
         e == Var(a.name) or a.extent == 1
         for st in outs
@@ -157,7 +183,8 @@ class Operands:
     def read(self, n: Expr, c: Expr, h: Expr, w: Expr) -> Load:
         """An element of the image by its logical index."""
         index = (n, c, h * self.width + w) if self.width else (n, c, h, w)
-        return Load(self.data.name, physical_index(self.reads, index) if self.reads else index, F32)
+        place = physical_index(self.reads, index) if self.reads else index
+        return Load(self.data.name, place, self.data.dtype)
 
     def write(self, index: tuple[Expr, ...], value: Load) -> Body:
         """The epilogue of one sum, stored at its logical index."""

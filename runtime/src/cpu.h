@@ -8,6 +8,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 enum { CPU_EAX, CPU_EBX, CPU_ECX, CPU_EDX };
 
@@ -67,6 +71,16 @@ static const cpu_feature cpu_features[] = {
     {"64bit", 0x80000001u, 0, CPU_EDX, 29, 0},
 };
 
+/* Linux, Documentation/arch/x86/xstate.rst: a process asks once for the room that tiles take. */
+static int cpu_may_use_tiles(void) {
+#if defined(__linux__)
+  enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+  return !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);
+#else
+  return 0;
+#endif
+}
+
 static int cpu_saves_state(int state) {
   static const uint32_t masks[] = {0, 0x6, 0xE6, 0x60000}; /* bits of XCR0 */
   uint32_t words[4] = {0, 0, 0, 0}, low, high;
@@ -74,7 +88,7 @@ static int cpu_saves_state(int state) {
   if (!__get_cpuid(1, &words[0], &words[1], &words[2], &words[3]) || !(words[CPU_ECX] >> 27 & 1)) return 0;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   (void)high;
-  return (low & masks[state]) == masks[state];
+  return (low & masks[state]) == masks[state] && (state < 3 || cpu_may_use_tiles());
 }
 
 static int cpu_has(const char *name) {

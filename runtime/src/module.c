@@ -1,4 +1,5 @@
 /* Queries of a module. */
+#define _GNU_SOURCE
 #include "api.h"
 #include "cpu.h"
 

@@ -95,7 +95,7 @@ def test_integer_convolutions(op: ConvInteger, x: str, shape: tuple[int, ...], t
         decided_task(graph, node, decision, machine, 2)
         for node in graph.nodes
         if decides(node) and "Dot" in str(node.op)
-        for decision in alternatives(graph, node, machine.lanes(4))
+        for decision in alternatives(graph, node, machine.lanes(4), features=machine.features)
     ]
     assert tasks
     tasks = tasks if target == "host" else tasks[::3]

@@ -3,6 +3,7 @@
 import itertools
 import zlib
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -97,6 +98,7 @@ class RandomCost:
 
     seed: int
     kind = "cpu"
+    features: ClassVar[tuple[str, ...]] = ()
 
     def _draw(self, *key: object) -> float:
         seed = zlib.crc32(repr((self.seed, *map(str, key))).encode())
