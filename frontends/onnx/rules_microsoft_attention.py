@@ -97,34 +97,52 @@ def rotary_embedding(c: NodeContext, x: str, places: str, cosines: str, sines: s
     """
     if c.attr("is_packed_batching", 0):
         raise c.unsupported("is_packed_batching", "export it with a batch axis")
-    table, other = c.type(cosines), c.type(sines)
-    if c.type(x).rank not in (3, 4) or table.dims != other.dims or table.rank != 2 or not table.dims[1]:
-        found = f"{c.type(x)} with tables {table} and {other}"
-        raise ModelError(f"{c.label}: {found}: expected three or four axes, and two of equal tables")
-    turned = 2 * table.dims[1]
+    if c.type(x).rank not in (3, 4):
+        raise ModelError(f"{c.label}: {c.type(x)}: expected three or four axes")
     split = c.type(x).rank == 4
     if split:
         x = c.one(Transpose((0, 2, 1, 3)), x)
     dims = c.type(x).dims
-    count = c.attr("num_heads", 0) or (dims[-2] if split else max(1, dims[-1] // turned))
+    count = c.attr("num_heads", 0) or (dims[-2] if split else max(1, dims[-1] // _turned(c, cosines, sines)))
     batch, steps, size = dims[0], dims[1], math.prod(dims[2:]) // count
-    if count * size != math.prod(dims[2:]) or not 0 < turned <= size:
-        raise ModelError(f"{c.label}: {c.type(x)}: expected heads of {turned} numbers or more")
-    by_head = c.one(Reshape((batch, steps, count, size)), x)
+    if count * size != math.prod(dims[2:]):
+        raise ModelError(f"{c.label}: {c.type(x)}: expected {count} heads of one size")
     if c.type(places).dims == (1,):  # that of the first step
         places = c.one(Binary("add"), places, c.const(np.arange(steps, dtype=np.int64)))
     elif c.type(places).dims != (batch, steps):
         raise ModelError(f"{c.label}: places {c.type(places)}: expected one, or [{batch}, {steps}]")
-    by_step = (*c.type(places).dims, 1, turned // 2)
+    by_head = c.one(Reshape((batch, steps, count, size)), x)
+    result = turned(c, by_head, places, cosines, sines, bool(c.attr("interleaved", 0)))
+    if split:
+        return c.one(Transpose((0, 2, 1, 3)), result)
+    return c.one(Reshape(dims), result)
+
+
+def _turned(c: NodeContext, cosines: str, sines: str) -> int:
+    """How many numbers of a head are."""
+    table, other = c.type(cosines), c.type(sines)
+    if table.dims != other.dims or table.rank != 2 or not table.dims[1]:
+        raise ModelError(
+            f"{c.label}: tables {table} and {other}: expected two axes, equal ones, not of nothing"
+        )
+    return 2 * table.dims[1]
+
+
+def turned(c: NodeContext, x: str, places: str, cosines: str, sines: str, interleaved: bool) -> str:
+    """x [batch, steps, heads, size] by the rows of the tables at `places`, [batch or none, steps]."""
+    count = _turned(c, cosines, sines)
+    batch, steps, heads, size = c.type(x).dims
+    if size < count:
+        raise ModelError(f"{c.label}: {c.type(x)}: expected heads of {count} numbers or more")
+    by_step = (*c.type(places).dims, 1, count // 2)
     cos, sin = (c.one(Reshape(by_step), c.one(Gather(0), table, places)) for table in (cosines, sines))
-    first = part(c, by_head, 3, 0, turned)
-    interleaved = c.attr("interleaved", 0)
+    first = part(c, x, 3, 0, count)
+    shape = (batch, steps, heads, count // 2)
     if interleaved:
-        pairs = c.one(Reshape((batch, steps, count, turned // 2, 2)), first)
-        shape = (batch, steps, count, turned // 2)
+        pairs = c.one(Reshape((*shape, 2)), first)
         a, b = (c.one(Reshape(shape), part(c, pairs, 4, n, 1)) for n in (0, 1))
     else:
-        a, b = (part(c, first, 3, n * turned // 2, turned // 2) for n in (0, 1))
+        a, b = (part(c, first, 3, n * count // 2, count // 2) for n in (0, 1))
 
     def product(p: str, q: str) -> str:
         return c.one(Binary("mul"), p, q)
@@ -132,17 +150,13 @@ def rotary_embedding(c: NodeContext, x: str, places: str, cosines: str, sines: s
     real = c.one(Binary("sub"), product(a, cos), product(b, sin))
     imaginary = c.one(Binary("add"), product(a, sin), product(b, cos))
     if interleaved:
-        column = (batch, steps, count, turned // 2, 1)
-        both = c.one(Concat(4), *(c.one(Reshape(column), v) for v in (real, imaginary)))
-        done = [c.one(Reshape((batch, steps, count, turned)), both)]
+        both = c.one(Concat(4), *(c.one(Reshape((*shape, 1)), v) for v in (real, imaginary)))
+        done = [c.one(Reshape((batch, steps, heads, count)), both)]
     else:
         done = [real, imaginary]
-    if turned < size:
-        done.append(part(c, by_head, 3, turned, size - turned))
-    result = c.one(Concat(3), *done) if len(done) > 1 else done[0]
-    if split:
-        return c.one(Transpose((0, 2, 1, 3)), result)
-    return c.one(Reshape(dims), result)
+    if count < size:
+        done.append(part(c, x, 3, count, size - count))
+    return c.one(Concat(3), *done) if len(done) > 1 else done[0]
 
 
 def part(c: NodeContext, x: str, axis: int, start: int, size: int) -> str:

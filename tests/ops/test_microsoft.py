@@ -135,6 +135,55 @@ ROTARY = [
 ]
 
 
+def decoding(
+    batch: int,
+    steps: int,
+    before: tuple[int, ...] = (4,),
+    room: int | None = 4,
+    whole: int = 7,
+    rest: tuple[Array | None, ...] = (),
+    packed: bool = False,
+    outputs: int = 3,
+    **attributes: Any,
+) -> Node:
+    """Four heads of queries and two of keys, of 16. `before` are the steps of a cache with some `room`; what
+    is behind them is zero, as onnxruntime leaves it."""
+    by_head = f32(batch, steps, 64), f32(batch, steps, 32), f32(batch, steps, 32)
+    new = (np.concatenate(by_head, 2), None, None) if packed else by_head
+    caches: list[Array | None] = [None, None]
+    if room is not None:
+        kept = np.arange(room)[:, None] < np.array(before).reshape(-1, 1, 1, 1)
+        caches = [f32(batch, 2, room, 16) * kept.astype(np.float32) for _ in range(2)]
+    ends = np.array(before, np.int32) + steps - 1
+    given = (*new, *caches, ends, scalar(whole, np.int32), *rest)
+    heads = {"num_heads": 4, "kv_num_heads": 2, **attributes}
+    return own("GroupQueryAttention", given, outputs, **heads, tolerance=2e-5)
+
+
+TURNS = f32(40, 8), f32(40, 8)
+DECODING = [
+    decoding(1, 1, whole=5),
+    decoding(1, 1, room=9, whole=5),
+    decoding(1, 5, (0,), 0, 5),
+    decoding(1, 5, (0,), 9, 5),
+    decoding(2, 5, (0, 0), None, 5),
+    decoding(1, 3),
+    decoding(2, 1, (5, 3), 5, 6),
+    decoding(2, 1, (5, 3), 5, 6, packed=True),
+    decoding(2, 1, (5, 3), 5, 6, TURNS, do_rotary=1),
+    decoding(1, 5, (0,), 0, 5, TURNS, do_rotary=1),
+    decoding(1, 3, rest=TURNS, do_rotary=1, rotary_interleaved=1, packed=True),
+    decoding(1, 3, rest=(*TURNS, np.array([[7, 3, 2]])), do_rotary=1),
+    decoding(1, 3, (6,), 6, 9, local_window_size=4),
+    decoding(1, 6, (0,), 0, 6, local_window_size=2),
+    decoding(1, 3, scale=0.7, softcap=0.5),
+    decoding(1, 3, smooth_softmax=1),
+    decoding(1, 3, rest=(None,) * 4 + (f32(4),)),
+    decoding(1, 3, rest=(None,) * 3 + (f32(1, 4, 3, 7),)),
+    decoding(1, 3, rest=(None,) * 3 + (f32(1, 1, 3, 7),), softcap=0.5),
+]
+
+
 def by_blocks(bits: int, terms: int, *rest: Array | None, size: int = 16, **attributes: Any) -> Node:
     """A product with 7 columns of weights; `rest`: zero points, blocks of terms, bias."""
     blocks = -(-terms // size)
@@ -256,7 +305,7 @@ RECURRENT = [
 ]
 
 
-AGREEING = (*FUSED, *NORMALISATIONS, *ATTENTION, *ROTARY, *BLOCKS, *QUANTISED, *RECURRENT)
+AGREEING = (*FUSED, *NORMALISATIONS, *ATTENTION, *ROTARY, *DECODING, *BLOCKS, *QUANTISED, *RECURRENT)
 
 
 @pytest.mark.parametrize("node", AGREEING, ids=str)
@@ -276,6 +325,9 @@ REFUSED = {
     "a product without weights": by_blocks(4, 48, size=1),
     "weights that are computed": replace(by_blocks(4, 48), stored=(2,)),
     "is_packed_batching": own("RotaryEmbedding", (f32(2, 5, 12), STEPS, *ANGLES), is_packed_batching=1),
+    "a quantised cache": decoding(1, 3, rest=(None,) * 5 + (f32(1),)),
+    "an output of the scores": decoding(1, 3, outputs=4),
+    "scores f32[1,4,3,6] that are added": decoding(1, 3, rest=(None,) * 3 + (f32(1, 4, 3, 6),)),
     "output 'y1'": own("SkipLayerNormalization", (X, X, WIDE), 2),
 }
 
@@ -305,6 +357,33 @@ def test_weights_in_blocks_that_do_not_fit(what: str) -> None:
     with pytest.raises(ModelError) as error:
         import_onnx(replace(node, inputs=given, attributes={**node.attributes, **attributes}).model())
     assert what in str(error.value) and "'node' (MatMulNBits)" in str(error.value)
+
+
+NO_CACHE = decoding(1, 5, (0,), None, 5)
+SMALL_CACHE = f32(1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("what", "inputs", "attributes"),
+    [
+        ("4 heads of queries for 3 of keys", {}, {"kv_num_heads": 3}),
+        ("4 heads of queries for 0 of keys", {}, {"kv_num_heads": 0}),
+        ("keys without values", {2: None}, {}),
+        ("keys without values", {3: SMALL_CACHE}, {}),
+        ("expected heads of one size, 4 + 2 + 2", {0: f32(1, 5, 60), 1: None, 2: None}, {}),
+        ("expected [batch, steps, a multiple of 4]", {0: f32(1, 5, 63)}, {}),
+        ("keys f32[1,5,48] and values f32[1,5,32]: expected [1, 5, 32]", {1: f32(1, 5, 48)}, {}),
+        ("last steps i32[2]: expected one for each of 1", {5: np.array([4, 4], np.int32)}, {}),
+        ("do_rotary without tables", {}, {"do_rotary": 1}),
+        ("a cache f32[1,2,4,8]: expected [1, 2, steps, 16]", {3: SMALL_CACHE, 4: SMALL_CACHE}, {}),
+    ],
+)
+def test_attention_of_decoders_that_does_not_fit(what, inputs, attributes) -> None:
+    given = tuple(inputs.get(n, a) for n, a in enumerate(NO_CACHE.inputs))
+    wrong = replace(NO_CACHE, inputs=given, attributes={**NO_CACHE.attributes, **attributes})
+    with pytest.raises(ModelError) as error:
+        import_onnx(wrong.model())
+    assert what in str(error.value) and "'node' (GroupQueryAttention)" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,178 @@
+"""Import of onnxruntime's attention for decoders, where queries share the keys and values of a cache."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...compiler.ir.types import I64
+from ...compiler.ops.elementwise import Binary, Cast, Unary, Where
+from ...compiler.ops.indexing import TensorScatter
+from ...compiler.ops.matmul import MatMul
+from ...compiler.ops.movement import Concat, Expand, Pad, Reshape, Transpose
+from ...compiler.ops.reduction import Softmax
+from ...errors import ModelError
+from .registry import NodeContext
+from .rules_microsoft import Results, microsoft, total
+from .rules_microsoft_attention import part, turned
+
+
+@microsoft("GroupQueryAttention")
+def group_query_attention(
+    c: NodeContext,
+    q: str,
+    k: str | None,
+    v: str | None,
+    past_k: str | None,
+    past_v: str | None,
+    ends: str,
+    whole: str,
+    cosines: str | None = None,
+    sines: str | None = None,
+    places: str | None = None,
+    added: str | None = None,
+    sinks: str | None = None,
+    *scales: str | None,
+) -> Results:
+    """The new steps of a batch, after those of its cache, see only what came before them.
+
+    ends     [batch] the last step of each, counted with those of the cache
+    whole    the number of steps of the longest, which decides the size of the cache that results
+    places   [batch, steps] for the rotary embedding; else new steps follow those of the cache
+    added    [batch or 1, heads or 1, steps, cache] to the scores
+    sinks    [heads] scores of one more key, which has no value
+    """
+    if any(s is not None for s in scales) or c.attr("kv_cache_bit_width", 0):
+        raise c.unsupported("a quantised cache", "export the model with a cache of floats")
+    if c.wants(3):
+        raise c.unsupported("an output of the scores")
+    groups, own = c.required("kv_num_heads"), c.required("num_heads")
+    if groups < 1 or own < 1 or own % groups:
+        raise ModelError(f"{c.label}: {own} heads of queries for {groups} of keys: expected a multiple")
+    if (past_k is None) != (past_v is None) or (k is None) != (v is None):
+        raise ModelError(f"{c.label}: keys without values, or values without keys")
+    counts = (own, groups, groups)
+    if k is None or v is None:
+        q, k, v = _unpacked(c, q, counts)
+    queries, keys, values = (_by_head(c, x, n) for x, n in zip((q, k, v), counts))
+    batch, steps, _, size = c.type(queries).dims
+    for new in (keys, values):
+        if c.type(new).dims != (batch, steps, groups, size):
+            expected = f"[{batch}, {steps}, {groups * size}]"
+            raise ModelError(f"{c.label}: keys {c.type(k)} and values {c.type(v)}: expected {expected}")
+    length = int(np.asarray(c.value(whole, "number of steps")).item())
+    first = _first_steps(c, ends, batch, steps, prompt=steps == length)
+    if c.attr("do_rotary", 0):
+        if cosines is None or sines is None:
+            raise ModelError(f"{c.label}: do_rotary without tables of cosines and sines")
+        following = c.one(
+            Binary("add"), c.one(Reshape((batch, 1)), first), c.const(np.arange(steps, dtype=np.int64))
+        )
+        at = following if places is None else places
+        pairs = bool(c.attr("rotary_interleaved", 0))
+        queries, keys = (turned(c, x, at, cosines, sines, pairs) for x in (queries, keys))
+    queries, keys, values = (c.one(Transpose((0, 2, 1, 3)), x) for x in (queries, keys, values))
+    keys, values = (_cache(c, past, new, first, length) for past, new in ((past_k, keys), (past_v, values)))
+    return _attend(c, queries, keys, values, first, added, sinks), keys, values, None
+
+
+def _unpacked(c: NodeContext, x: str, counts: tuple[int, ...]) -> list[str]:
+    """Queries, keys and values that lie side by side."""
+    size, rest = divmod(c.type(x).dims[-1] if c.type(x).rank else 0, sum(counts))
+    if not size or rest:
+        raise ModelError(
+            f"{c.label}: {c.type(x)}: expected heads of one size, {' + '.join(map(str, counts))}"
+        )
+    starts = np.cumsum((0, *counts)) * size
+    return [part(c, x, c.type(x).rank - 1, int(s), n * size) for s, n in zip(starts, counts)]
+
+
+def _by_head(c: NodeContext, x: str, count: int) -> str:
+    """[batch, steps, heads, size]."""
+    if c.type(x).rank != 3 or c.type(x).dims[2] % count:
+        raise ModelError(f"{c.label}: {c.type(x)}: expected [batch, steps, a multiple of {count}]")
+    *dims, width = c.type(x).dims
+    return c.one(Reshape((*dims, count, width // count)), x)
+
+
+def _first_steps(c: NodeContext, ends: str, batch: int, steps: int, prompt: bool) -> str:
+    """[batch] of i64: how many steps of the cache stand before the new ones."""
+    if c.type(ends).size != batch:
+        raise ModelError(f"{c.label}: last steps {c.type(ends)}: expected one for each of {batch}")
+    if prompt:
+        return c.const(np.zeros(batch, np.int64))
+    last = c.one(Cast(I64.name), c.one(Reshape((batch,)), ends))
+    return c.one(Binary("sub"), last, c.const(np.array(steps - 1, np.int64)))
+
+
+def _cache(c: NodeContext, past: str | None, new: str, first: str, length: int) -> str:
+    """[batch, heads, at least `length` steps, size]: the new steps behind what is there."""
+    dims = list(c.type(new).dims)
+    if past is None:
+        dims[2] = length
+        past = c.const(np.zeros(dims, c.type(new).dtype.numpy))
+    elif c.type(past).rank != 4 or (*c.type(past).dims[:2], c.type(past).dims[3]) != (*dims[:2], dims[3]):
+        expected = f"[{dims[0]}, {dims[1]}, steps, {dims[3]}]"
+        raise ModelError(f"{c.label}: a cache {c.type(past)}: expected {expected}")
+    if (more := length - c.type(past).dims[2]) > 0:
+        past = c.one(Pad((0, 0, 0, 0), (0, 0, more, 0)), past)
+    if dims[2] == c.type(past).dims[2]:
+        return new
+    return c.one(TensorScatter(2), past, new, first)
+
+
+def _attend(c: NodeContext, q: str, k: str, v: str, first: str, added: str | None, sinks: str | None) -> str:
+    """[batch, steps, heads · size] of q [batch, heads, steps, size]; neighbours share heads of k and v."""
+    batch, own, steps, size = c.type(q).dims
+    _, groups, length, _ = c.type(k).dims
+    narrow, shared = c.type(q).dtype.name, own // groups
+
+    def number(value: float) -> str:
+        return c.const(np.array(value, np.float32))
+
+    rows = c.one(Reshape((batch, groups, shared * steps, size)), q)
+    scores = c.one(Cast("f32"), c.one(MatMul(trans_b=True), rows, k))
+    scores = c.one(Binary("mul"), scores, number(c.attr("scale", 0.0) or 1 / math.sqrt(size)))
+    scores = c.one(Reshape((batch, groups, shared, steps, length)), scores)
+    if cap := c.attr("softcap", 0.0):
+        scores = c.one(Binary("mul"), scores, number(1 / cap))
+        scores = c.one(Binary("mul"), c.one(Unary("tanh"), scores), number(cap))
+    if added is not None:
+        scores = total(c, scores, _by_group(c, added, groups, shared, steps, length))
+    visible = _visible(c, first, steps, length)
+    scores = c.one(Where(), visible, scores, number(np.finfo(np.float32).min))
+    if sinks is not None or c.attr("smooth_softmax", 0) == 1:
+        sinks = (
+            number(0) if sinks is None else c.one(Cast("f32"), c.one(Reshape((groups, shared, 1, 1)), sinks))
+        )
+        scores = c.one(Concat(4), scores, c.one(Expand((batch, groups, shared, steps, 1)), sinks))
+    shares = c.one(Softmax(4), scores)
+    if c.type(shares).dims[4] > length:
+        shares = part(c, shares, 4, 0, length)
+    shares = c.one(Reshape((batch, groups, shared * steps, length)), c.one(Cast(narrow), shares))
+    result = c.one(Reshape((batch, own, steps, size)), c.one(MatMul(), shares, v))
+    return c.one(Reshape((batch, steps, own * size)), c.one(Transpose((0, 2, 1, 3)), result))
+
+
+def _visible(c: NodeContext, first: str, steps: int, length: int) -> str:
+    """bool[batch, 1, 1, steps, length]: no later step, and of those before at most a window."""
+    batch = c.type(first).dims[0]
+    new = c.const(np.arange(steps, dtype=np.int64).reshape(steps, 1))
+    now = c.one(Binary("add"), c.one(Reshape((batch, 1, 1, 1, 1)), first), new)
+    key = c.const(np.arange(length, dtype=np.int64))
+    visible = c.one(Binary("le"), key, now)
+    if (window := c.attr("local_window_size", -1)) > 0:
+        begin = c.one(Binary("sub"), now, c.const(np.array(window, np.int64)))
+        visible = c.one(Binary("and"), visible, c.one(Binary("gt"), key, begin))
+    return visible
+
+
+def _by_group(c: NodeContext, added: str, groups: int, shared: int, steps: int, length: int) -> str:
+    """Scores for each head, or for all, as those of groups."""
+    type = c.type(added)
+    if type.rank != 4 or type.dims[1] not in (1, groups * shared) or type.dims[2:] != (steps, length):
+        expected = f"[batch or 1, {groups * shared} or 1, {steps}, {length}]"
+        raise c.unsupported(f"scores {type} that are added", f"expected {expected}")
+    by_group = (1, 1) if type.dims[1] == 1 else (groups, shared)
+    return c.one(Cast("f32"), c.one(Reshape((type.dims[0], *by_group, steps, length)), added))
