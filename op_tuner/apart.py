@@ -57,7 +57,8 @@ class Process:
 
 
 class Apart:
-    """`isolate.Local` in such a process, which one of these may use. Candidates' configs must pickle."""
+    """`isolate.Local` in such a process, of which the last one that was made may use it. Candidates' configs
+    must pickle."""
 
     def __init__(self, process: Process, threads: int, **options: Any):
         local = Local(threads, **options)
@@ -97,13 +98,15 @@ def _ended() -> RunError:
 def _serve(stream: Connection) -> None:
     """Every STOP is answered by STOP, every NEXT by a result, an error or None for the end."""
     tasks: dict[str, KernelTask] = {}
-    threads, options = stream.recv()
-    # Whoever waits for a result says nothing but that this should stop.
-    local = Local(threads, **options, stopped=stream.poll)
     while True:
         message = stream.recv()
         if message == STOP:
             stream.send(STOP)
+            continue
+        if len(message) == 2:
+            threads, options = message
+            # Whoever waits for a result says nothing but that this should stop.
+            local = Local(threads, **options, stopped=stream.poll)
             continue
         new, wanted, alone = message
         for task in new:

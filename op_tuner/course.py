@@ -6,6 +6,7 @@ Courses are repeated from the records and the seed, so that one that was interru
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -38,7 +39,7 @@ class Times:
 
     What a course is told is a config's first record, or the median of the first SURE where that was CLOSE to
     the fastest: of many that are measured once, the fastest is the luckiest. What it is worth in the end is
-    the median of its last.
+    the median of its last. With `brief` times of what is clearly slower than the fastest are of a few runs.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class Times:
         evict: int = 0,
         seconds: float = SECONDS,
         time_limit: float = TIME_LIMIT,
+        brief: bool = False,
         measure: Measurer | None = None,
     ):
-        self.records, self.threads, self.evict = records, threads, evict
+        self.records, self.threads, self.evict, self.brief = records, threads, evict, brief
         self.measure = measure or Local(threads, evict=evict, seconds=seconds, time_limit=time_limit)
         self.measured = 0
         self._known: dict[str, dict[Point, list[float | None]]] = {}
@@ -94,7 +96,9 @@ class Times:
         return {p: statistics.median(times) if times else float("inf") for p, times in found.items()}
 
     def _measure(self, task: KernelTask, points: Sequence[Point], alone: bool = False) -> None:
-        candidates = [Candidate(task, Space.config(point)) for point in points]
+        known = (seconds for t in self.of(task).values() if (seconds := told(t)) is not None)
+        beat = min(known, default=math.inf) if self.brief else math.inf
+        candidates = [Candidate(task, Space.config(point), beat) for point in points]
         with closing(self.measure(candidates, alone)) as results:
             for n, result in results:
                 point = points[n]

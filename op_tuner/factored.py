@@ -384,12 +384,10 @@ class _Table:
 
     def _nearest(self, own: np.ndarray, distances: np.ndarray) -> np.ndarray:
         """For each combination of `own` the most similar one of the rows, by distances from those."""
-        inputs, answers, rows = distances.shape
-        chosen = np.zeros((len(own), inputs, answers), np.float32)
-        chosen[np.arange(len(own))[:, None], np.arange(inputs), own] = 1
-        return np.argmin(
-            chosen.reshape(len(own), inputs * answers) @ distances.reshape(inputs * answers, rows), axis=1
-        )
+        total = np.zeros((len(own), distances.shape[2]), np.float32)
+        for answers, away in zip(own.T, distances):
+            total += away[answers]
+        return np.argmin(total, axis=1)
 
     def _guess(self, own: np.ndarray) -> None:
         """Places for combinations that have not been seen."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from dataclasses import replace
 
 import pytest
@@ -59,6 +61,26 @@ def test_an_interrupted_run_goes_on(tmp_path, capsys):
     again = Measurer()
     defaults.main(arguments(tmp_path), measure=again)
     assert not again.count
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_searches_at_once(tmp_path, capsys, monkeypatch):
+    """Kernels that wait for memory are searched alone, others at once; nobody is left behind."""
+    monkeypatch.setattr(defaults, "LIKELY", 2)
+    monkeypatch.setattr(defaults, "CANDIDATES", 1)
+    monkeypatch.setattr(defaults, "ROUNDS", 1)
+    given = ["c11", "--strategy", "random", "--trials", "4", "--jobs", "2"]
+    assert defaults.main([*given, "--records", str(tmp_path / "d.jsonl")]) in (0, 1)
+    tried = {tuple(r.config.items()) for r in Records(tmp_path / "d.jsonl", shipped=False)}
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| c11 ")]
+    assert len(rows) >= 1 and len(tried) >= 4
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("more", [("--jobs", "999"), ("--jobs", "2", "--threads", "2"), ("--jobs", "0")])
+def test_more_jobs_than_there_is_room_for(more):
+    with pytest.raises(SystemExit):
+        defaults.main(["c11", *more])
 
 
 def test_candidates_of_another_tuning(tmp_path, capsys):
