@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ..compiler.ir import scalar as s
 from ..compiler.ir.expr import Stage, TensorExpr
 from ..compiler.ir.graph import Graph, Node
-from ..compiler.ir.scalar import Binary, Call, Cast, Load, Select, Var
+from ..compiler.ir.scalar import Binary, Call, Cast, Const, Load, Select, Var
 from ..compiler.ir.types import TensorType
 from ..compiler.ops.base import Op
 from ..compiler.ops.fused import FusedOp, expression
@@ -106,7 +106,7 @@ def _reads_in_place(st: Stage) -> bool:
 
 
 def is_product(st: Stage) -> bool:
-    """Σ a·b, of numbers or of words of bytes, with two reads (each perhaps cast or guarded)."""
+    """Σ a·b, of numbers or of words of bytes, with two reads (each perhaps cast, guarded or unpacked)."""
     if st.reduce is None or st.reduce.op != "sum":
         return False
     of_words = isinstance(st.body, Call) and st.body.op in s.DOTS
@@ -115,9 +115,20 @@ def is_product(st: Stage) -> bool:
 
 
 def _read(e: s.Expr) -> Load | None:
-    while isinstance(e, (Cast, Select)):
-        e = e.value if isinstance(e, Cast) else e.then
-    return e if isinstance(e, Load) else None
+    """What is read, be it cast, guarded or unpacked: bits of it, times a scale, plus a shift."""
+    while not isinstance(e, Load):
+        match e:
+            case Cast(value):
+                e = value
+            case Select(_, then):
+                e = then
+            case Binary("add", Binary("mul", number, Load()), Load() | Binary("mul", Load(), Const())):
+                e = number
+            case Binary("and" | "shr", number):
+                e = number
+            case _:
+                return None
+    return e
 
 
 def is_window(st: Stage) -> bool:

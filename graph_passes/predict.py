@@ -6,7 +6,7 @@ between machines (docs/performance.md has the figures), so that their balance fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..compiler.ops.matmul import MatMul
 from ..compiler.price import Price
 from ..compiler.target import Target
 from ..compiler.templates.algorithm import Work
-from ..compiler.templates.products import product, sizes
+from ..compiler.templates.products import block_product, blocks_work, product, sizes
 from ..compiler.templates.registry import ALGORITHMS
 from ..compiler.templates.strips import best_rows
 from .alternatives import Decision, decides, first_half, fused
@@ -104,6 +104,8 @@ class PredictedCost:
         conv = convolution(node)
         if product(op) is not None:
             return bytes + self._product(graph, node, op)
+        if block_product(op) is not None:
+            return bytes + self._blocks(graph, op)
         if conv is None:
             converted = 1.0 if decision.reads == decision.writes else CACHE / CONVERSION
             return bytes * converted + self._windows(graph, node, decision)
@@ -177,6 +179,11 @@ class PredictedCost:
         streamed = matrix.nbytes * STRIDED if inner.inputs[1] in node.reads else 0
         copied = matrix.size * COPY * self.per_cycle if inner.op.trans_b else 0.0
         return self._time(graph, Work(batch * m * n * k, PRODUCT_RATE, streamed, other=copied))
+
+    def _blocks(self, graph: Graph, op: FusedOp) -> float:
+        """Of weights as they are stored: they are copied first."""
+        work = blocks_work(op, self.target.lanes(4))
+        return self._time(graph, replace(work, other=work.other + work.streamed * COPY * self.per_cycle))
 
     def _loops(self, graph: Graph, op: FusedOp) -> float:
         """Of a recurrence in plain loops: one product after another, the rows of the batch at once."""

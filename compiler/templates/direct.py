@@ -33,10 +33,10 @@ from .common import inline_cheap
 from .direct_params import Subject, params_of
 from .memo import per_task
 from .prefetch import input_prefetches, panel_prefetches, weight_prefetches
-from .products import PACKED
-from .register_tiles import ACC, Params, lanes_of, makes_words, roles_of
+from .products import PACKED, PACKED_BLOCKS
+from .register_tiles import ACC, Params, lanes_of, makes_words, roles_of, shares_vectors
 
-ALGORITHMS = (PACKED,)
+ALGORITHMS = (PACKED, PACKED_BLOCKS)
 
 
 @per_task
@@ -110,7 +110,10 @@ def tiled(subject: Subject, p: Params) -> Schedule:
 
 
 def _of_one_load(subject: Subject, p: Params) -> str | None:
-    """The loop over what one vector holds, for machines that multiply by its lanes."""
+    """The loop over what one vector holds: numbers that share bytes, or lanes by which machines multiply."""
+    axis, terms = p.together
+    if terms > 1 and shares_vectors(subject.acc, subject.roles, axis):
+        return f"{axis}_i"
     if not subject.task.target.multiplies_by_lane:
         return None
     tap = subject.row.tap if subject.row else None
@@ -155,7 +158,7 @@ def expression(task: KernelTask) -> TensorExpr | None:
     """One reduction `acc` and epilogues on the same axes, over physical arrays; None if the task is not
     like that.
     """
-    if task.expr is None or task.transformed not in ("", PACKED.name):
+    if task.expr is None or task.transformed not in ("", *(a.name for a in ALGORITHMS)):
         return None
     expr = inline_cheap(task.expr)
     reduces = [st for st in expr.stages if st.reduce]

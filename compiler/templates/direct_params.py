@@ -25,7 +25,18 @@ from .choices import (
     whole_order,
 )
 from .prefetch import blocks_ahead, panel_bytes, weight_bytes
-from .register_tiles import ACC, MAX_UNROLLED, Params, Roles, Row, lanes_of, rank_tiles, row_of, slides_with
+from .register_tiles import (
+    ACC,
+    MAX_UNROLLED,
+    Params,
+    Roles,
+    Row,
+    lanes_of,
+    rank_tiles,
+    row_of,
+    shares_vectors,
+    slides_with,
+)
 
 ENOUGH_TASKS = 8  # for every thread; with fewer, the innermost loop over pixels is dealt too
 LONGEST_CODE = 1000  # in all versions of a body, of about 16 bytes each: half of a first-level cache
@@ -269,6 +280,8 @@ def _together(
     few = [n for n in (TERMS if plain else divide) if n <= TERMS[-1]]
     terms = [n for n in few if subject.short(tile, unrolled, n // 2 if n == by_lane else n, cuts)]
     default = 4 if plain and reused else 1
+    if shares_vectors(subject.acc, roles, axis):
+        default = max(terms)
     if not reused and len({ld.tensor for ld in s.loads(subject.acc.body)}) == 1:
         default = max((n for n in terms if n <= 8), default=1)
     if by_lane in terms and (size or plain):

@@ -18,6 +18,7 @@ from .register_tiles import ACC, Params, Roles
 
 FAR_CHANNELS = 128  # from here on a pointwise sum waits for its input unless that is prefetched
 LINE = 16  # elements of four bytes
+FEW = 4  # weights that are so many times fewer than others need no prefetches
 
 
 def blocks_ahead(roles: Roles, extents: dict[str, int], block: tuple[tuple[str, int], ...]) -> int:
@@ -39,14 +40,16 @@ def weight_prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params) 
     assert isinstance(store, Store)
     column = f"{roles.column or roles.vector}_{'i' if roles.column else 'c'}"
     result: list[Prefetch] = []
+    sizes = {b.name: b.nbytes for b in sch.params if b.name in task.constants}
     for load in s.loads(store.value):
-        if load.tensor not in task.constants:
+        if sizes.get(load.tensor, 0) * FEW < max(sizes.values(), default=0) or load.tensor not in sizes:
             continue
+        line = LINE * 4 // load.dtype.bytes
         inner = [v for v in s.variables(load.index[-1])]
         for n in range(_columns(roles, p, task)):
             values: dict[str, Expr] = {**{v: s.const(0) for v in inner}, column: s.const(n)}
             index = [affine.simplify(s.substitute(e, values), {}) for e in load.index]
-            index[-1] = index[-1] + p.prefetch * LINE
+            index[-1] = index[-1] + p.prefetch * line
             result.append(Prefetch(load.tensor, tuple(index), _once(sch, load.tensor, task)))
     return result
 

@@ -1,4 +1,4 @@
-"""What a planner knows of matrix products: weights packed in blocks of columns, or dot products along k.
+"""What a planner knows of matrix products: weights packed in vectors of columns, or dot products along k.
 
 Beside them stands the way without a name of its own: whichever template fits, on operands as they are.
 """
@@ -10,11 +10,15 @@ from collections.abc import Mapping
 
 from ..ir.graph import Node
 from ..ir.types import F32, Layout
+from ..ops.block_products import BlockMatMul
 from ..ops.fused import FusedOp
 from ..ops.matmul import MatMul
 from .algorithm import Algorithm, Layouts, Pack, Work
 
 PACKED_RATE = 0.88
+BLOCKS_RATE = 0.8
+UNPACK = 5.0  # multiply-adds that making a weight of its number takes
+ROWS = 8  # that share it
 DOT_RATE = 0.25  # two loads for each multiply-add, and the lanes are added up at the end
 DOT_STREAM = 1.4  # the time of weights from memory, over that of packed ones: sums end after every row
 
@@ -68,6 +72,39 @@ def _packed_work(op: FusedOp, lanes: int) -> Work:
     return Work(products=batch * m * n * k, rate=PACKED_RATE, streamed=n * k * 4)
 
 
+def block_product(op: FusedOp) -> Node | None:
+    """The product of weights in blocks that a fused operator is built on."""
+    return next((n for n in op.graph.nodes if isinstance(n.op, BlockMatMul)), None)
+
+
+def _blocks_fit(op: FusedOp, lanes: int) -> bool:
+    node = block_product(op)
+    return node is not None and all(v in op.graph.inputs for v in node.reads[1:])
+
+
+def _blocks_weights(op: FusedOp, lanes: int) -> Mapping[int, Pack | Layout]:
+    """Columns in vectors: bytes of neighbours side by side, and so their scales and shifts."""
+    node = block_product(op)
+    assert node is not None
+    return {
+        op.graph.inputs.index(v): Layout(tuple(range(op.graph.types[v].rank)), ((0, lanes),))
+        for v in node.reads[1:]
+    }
+
+
+def blocks_work(op: FusedOp, lanes: int) -> Work:
+    node = block_product(op)
+    assert node is not None
+    types = [op.graph.types[v] for v in node.reads]
+    rows, weights = types[0].size // types[0].dims[-1], types[1].dims[0] * types[0].dims[-1]
+    return Work(
+        products=rows * weights,
+        rate=BLOCKS_RATE,
+        streamed=sum(t.nbytes for t in types[1:]),
+        other=UNPACK * weights * -(-rows // ROWS),
+    )
+
+
 def _dot_fits(op: FusedOp, lanes: int) -> bool:
     """Both operands lie along k, for at least a vector."""
     node = product(op)
@@ -93,5 +130,6 @@ def _dot_work(op: FusedOp, lanes: int) -> Work:
     return Work(products=batch * m * n * k, rate=DOT_RATE, streamed=DOT_STREAM * matrix.nbytes)
 
 
+PACKED_BLOCKS = Algorithm("packed_blocks", _blocks_fit, _plain, _blocks_weights, blocks_work, 0.0)
 PACKED = Algorithm("packed", _packed_fits, _packed_layouts, _packed_weights, _packed_work, 0.0)
 DOT = Algorithm("dot", _dot_fits, _plain, _as_stored, _dot_work, 0.0)

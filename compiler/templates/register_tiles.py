@@ -15,6 +15,7 @@ LONG_CODE = 1.03  # cost of a tile whose taps are unrolled over both pixel axes,
 NEAR = 128  # bytes that a tile of pooling reads of a row, before it reads the next: more are no stream
 SCATTERED = 2.0  # cost of a tile of pooling that reads more, relative
 WORD = 3.0  # cycles in which a vector of words is made of bytes
+UNPACKING = 2  # registers for each vector of weights that is being made of several
 SPARE = 2  # registers that are left for the scheduling of loads
 MAX_UNROLLED = 640  # updates of the register tile in one loop body
 
@@ -149,6 +150,7 @@ def rank_tiles(
     alone = len(s.loads(acc.body)) == 1  # no products: half of the registers hide latencies; maxima need more
     step = _step(acc, roles, target) if alone else 0
     vectors = -(-extents[roles.vector] // lanes)  # registers that one step of the vector axis takes
+    made_of = unpacked_of(acc, roles)
     found: list[tuple[float, tuple[tuple[str, int], ...]]] = []
     first = roles.pixels[0] if roles.pixels else None
     second = roles.pixels[1] if len(roles.pixels) > 1 else None
@@ -161,6 +163,8 @@ def rank_tiles(
             for width in range(1, min(28, extents[first]) + 1 if first else 2):
                 accumulators = rows * width * columns
                 held = columns if rows * width > 1 else 1  # what is used once need not stay in a register
+                if made_of > 1:
+                    held = (made_of + UNPACKING) * columns
                 vectors_read = rows * (row.vectors(width, lanes) if row else width)  # or one of terms a pixel
                 inputs = vectors_read + SPARE if by_lane else 1
                 if alone:
@@ -187,6 +191,19 @@ def rank_tiles(
                 found.append((cost, tuple(tile)))
     found.sort(key=lambda f: (round(f[0], 6), -math.prod(n for _, n in f[1])))
     return [tile for _, tile in found] or [()]
+
+
+def unpacked_of(acc: Stage, roles: Roles) -> int:
+    """How many vectors one of weights is made of: 1 where it is read."""
+    loads = s.loads(acc.body)
+    wide = sum(1 for ld in loads if roles.vector in s.variables(ld))
+    return wide if wide < len(loads) else 1
+
+
+def shares_vectors(acc: Stage, roles: Roles, axis: str) -> bool:
+    """Whether neighbours along a sum find their weights in the same vectors, as numbers in parts of bytes."""
+    wide = [ld for ld in s.loads(acc.body) if roles.vector in s.variables(ld)]
+    return unpacked_of(acc, roles) > 1 and not any(axis in s.variables(ld) for ld in wide)
 
 
 def makes_words(acc: Stage) -> bool:

@@ -1,6 +1,6 @@
 """Import of onnxruntime's operators on weights of two to eight bits, where each block has a scale of its own.
 
-The weights become f32 when the model is imported.
+Those of two, four or eight bits stay as they are where blocks are whole; others become floats at import.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...compiler.ir.types import F16, F32
+from ...compiler.ops.block_products import WIDTHS, BlockMatMul, UnpackBlocks
 from ...compiler.ops.elementwise import Binary
 from ...compiler.ops.indexing import Gather
 from ...compiler.ops.matmul import MatMul
@@ -32,38 +33,37 @@ def matmul_n_bits(
     """`group` names the block of each term, where blocks are no neighbours."""
     if c.attr("weight_prepacked", 0):
         raise c.unsupported("weight_prepacked", "export the weights as they are")
-    dtype = c.type(a).dtype.numpy
-    weights = c.const(np.ascontiguousarray(_matrix(c, b, scales, zeros, group).T).astype(dtype))
-    result = c.one(MatMul(), a, weights)
-    return result if bias is None else c.one(Binary("add"), result, bias)
-
-
-def _matrix(c: NodeContext, b: str, scales: str, zeros: str | None, group: str | None) -> np.ndarray:
-    """The f32 weights [N, K]."""
     rows, terms, size = (c.required(name) for name in ("N", "K", "block_size"))
     if min(rows, terms, size) < 1:
         raise ModelError(f"{c.label}: N={rows}, K={terms}, block_size={size}: expected positive numbers")
-    blocks, stored = -(-terms // size), _known(c, b, "weights")
+    blocks, stored, bits = -(-terms // size), _known(c, b, "weights"), _bits(c)
     if not stored.size:
         raise c.unsupported("a product without weights", "export the model with them")
-    bits = _bits(c)
-    numbers = _unpacked(c, _shaped(c, stored, "weights", rows, blocks, size * bits // 8), bits)
+    stored = _shaped(c, stored, "weights", rows, blocks, size * bits // 8)
     factors = _shaped(c, _scales(c, scales), "scales", rows, blocks).astype(np.float32)
     middle = _middle(c, zeros, bits, 1 << bits - 1, rows, blocks)
-    numbers = numbers.reshape(rows, blocks * size)[:, :terms].astype(np.float32)
-    if group is None:
-        of_term = np.arange(terms) // size
+    if group is None and _stays(c, b, bits, terms, size) and c.type(a).dtype is F32:
+        default = 1 << bits - 1 if zeros is None else 0
+        shift = [] if zeros is None else [c.const(-middle * factors)]
+        result = c.one(BlockMatMul(bits, default), a, c.const(stored), c.const(factors), *shift)
     else:
-        of_term = _shaped(c, _known(c, group, "blocks of terms"), "blocks of terms", -1)[:terms]
-        if len(of_term) < terms or not ((of_term >= 0) & (of_term < blocks)).all():
-            raise ModelError(f"{c.label}: the blocks of {terms} terms are not numbers below {blocks}")
-    return (numbers - middle[:, of_term]) * factors[:, of_term]
+        numbers = _unpacked(c, stored, bits).reshape(rows, blocks * size)[:, :terms].astype(np.float32)
+        of_term = np.arange(terms) // size if group is None else _blocks_of_terms(c, group, terms, blocks)
+        weights = (numbers - middle[:, of_term]) * factors[:, of_term]
+        result = c.one(MatMul(), a, c.const(np.ascontiguousarray(weights.T).astype(c.type(a).dtype.numpy)))
+    return result if bias is None else c.one(Binary("add"), result, bias)
+
+
+def _blocks_of_terms(c: NodeContext, group: str, terms: int, blocks: int) -> np.ndarray:
+    of_term = _shaped(c, _known(c, group, "blocks of terms"), "blocks of terms", -1)[:terms]
+    if len(of_term) < terms or not ((of_term >= 0) & (of_term < blocks)).all():
+        raise ModelError(f"{c.label}: the blocks of {terms} terms are not numbers below {blocks}")
+    return of_term
 
 
 @microsoft("GatherBlockQuantized")
 def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str, zeros: str | None = None):
-    """Of integers of 4 bits, or of bytes, which hold their numbers along the last axis; the whole table
-    becomes f32."""
+    """Of integers of 4 bits, or of bytes, which hold their numbers along the last axis."""
     stored, factors = _known(c, data, "data"), _scales(c, scales)
     bits = _bits(c)
     if data in c.g.narrow:
@@ -79,9 +79,23 @@ def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str,
     if size < 1 or factors.shape != expected:
         raise ModelError(f"{c.label}: scales {list(factors.shape)}, expected {list(expected)}")
     middle = _middle(c, zeros, bits, default, *expected)
+    if (
+        _stays(c, data, bits, numbers.shape[axis], size)
+        and gathered < axis == stored.ndim - 1
+        and c.type(scales).dtype is F32
+    ):
+        parts = [stored.reshape(*expected, size * bits // 8), factors]
+        parts += [] if zeros is None else [-middle * factors]
+        rows = (c.one(Gather(gathered), c.const(p), indices) for p in parts)
+        return c.emit(UnpackBlocks(bits, default if zeros is None else 0), *rows)
     spread = np.arange(numbers.shape[axis]) // size
     table = (numbers - middle.take(spread, axis)) * factors.take(spread, axis)
     return c.emit(Gather(gathered), c.const(table.astype(factors.dtype)), indices)
+
+
+def _stays(c: NodeContext, value: str, bits: int, terms: int, size: int) -> bool:
+    """Whether blocks are whole, and bytes."""
+    return value not in c.g.narrow and bits in WIDTHS and not terms % size and not size * bits % 8
 
 
 def _bits(c: NodeContext) -> int:

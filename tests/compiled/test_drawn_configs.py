@@ -10,7 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from burnish.compiler.kernel_task import KernelTask
+from burnish.compiler.ops.block_products import BlockMatMul
 from burnish.compiler.ops.conv import ConvInteger
+from burnish.compiler.ops.elementwise import Unary
 from burnish.compiler.target import Target, get_target
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.alternatives import alternatives, decides
@@ -101,6 +103,28 @@ def test_integer_convolutions(op: ConvInteger, x: str, shape: tuple[int, ...], t
     tasks = tasks if target == "host" else tasks[::3]
     messages = run_forked(tasks, check, processes=2)
     assert not any(messages), next(f"{t.layouts}: {m}" for t, m in zip(tasks, messages) if m)
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+@pytest.mark.parametrize(
+    ("rows", "columns", "blocks", "bits"), [(1, 40, 3, 4), (9, 33, 2, 4), (1, 65, 2, 2), (3, 16, 1, 8)]
+)
+def test_weights_in_blocks(rows: int, columns: int, blocks: int, bits: int, target: str) -> None:
+    machine, rng = get_target(target), np.random.default_rng(4)
+    numbers = rng.integers(0, 256, (columns, blocks, 2 * bits)).astype(np.uint8)
+    scale, shift = rng.uniform(0.5, 1.0, (2, columns, blocks)).astype(np.float32)
+
+    def product(g, value):
+        weights = map(g.const, (numbers, scale / 2**bits, -shift)[: 3 if rows == 1 else 2])
+        return g.one(Unary("relu"), g.one(BlockMatMul(bits, rows), value, *weights))
+
+    before = make({"x": f"f32[{rows},{16 * blocks}]"}, product)
+    graph = optimise(before, machine, 2, stop_after="fuse")
+    (node,) = graph.nodes
+    tasks = [decided_task(graph, node, d, machine, 2) for d in alternatives(graph, node, machine.lanes(4))]
+    assert {task.transformed for task in tasks} == {"", "packed_blocks"}
+    messages = run_forked(tasks, check, processes=2)
+    assert not any(messages), next(f"{t.algorithm}: {m}" for t, m in zip(tasks, messages) if m)
 
 
 RECURRENCES = [  # kind, gates, batch, hidden units, attributes
