@@ -141,7 +141,7 @@ def _attend(c: NodeContext, q: str, k: str, v: str, first: str, added: str | Non
     if added is not None:
         scores = total(c, scores, _by_group(c, added, groups, shared, steps, length))
     visible = _visible(c, first, steps, length)
-    scores = c.one(Where(), visible, scores, number(np.finfo(np.float32).min))
+    scores = c.one(Where(), visible, scores, number(float(np.finfo(np.float32).min)))
     if sinks is not None or c.attr("smooth_softmax", 0) == 1:
         sinks = (
             number(0) if sinks is None else c.one(Cast("f32"), c.one(Reshape((groups, shared, 1, 1)), sinks))
