@@ -175,11 +175,15 @@ def halved(c: NodeContext, past: str, n: int) -> str:
 
 def heads(c: NodeContext, x: str) -> str:
     """[batch, heads, steps, size] of [batch, steps, heads · size]."""
-    count = c.required("num_heads")
+    return c.one(Transpose((0, 2, 1, 3)), by_head(c, x, c.required("num_heads")))
+
+
+def by_head(c: NodeContext, x: str, count: int) -> str:
+    """[batch, steps, heads, size] of [batch, steps, heads · size]."""
     if count < 1 or c.type(x).rank != 3 or c.type(x).dims[2] % count:
         raise ModelError(f"{c.label}: {c.type(x)}: expected [batch, steps, a multiple of {count}]")
     batch, steps, width = c.type(x).dims
-    return c.one(Transpose((0, 2, 1, 3)), c.one(Reshape((batch, steps, count, width // count)), x))
+    return c.one(Reshape((batch, steps, count, width // count)), x)
 
 
 def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str | None) -> str:

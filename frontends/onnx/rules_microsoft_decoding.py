@@ -15,7 +15,7 @@ from ...compiler.ops.reduction import Softmax
 from ...errors import ModelError
 from .registry import NodeContext
 from .rules_microsoft import Results, microsoft, total
-from .rules_microsoft_attention import part, turned
+from .rules_microsoft_attention import by_head, part, turned
 
 
 @microsoft("GroupQueryAttention")
@@ -55,7 +55,7 @@ def group_query_attention(
     counts = (own, groups, groups)
     if k is None or v is None:
         q, k, v = _unpacked(c, q, counts)
-    queries, keys, values = (_by_head(c, x, n) for x, n in zip((q, k, v), counts))
+    queries, keys, values = (by_head(c, x, n) for x, n in zip((q, k, v), counts))
     batch, steps, _, size = c.type(queries).dims
     for new in (keys, values):
         if c.type(new).dims != (batch, steps, groups, size):
@@ -86,14 +86,6 @@ def _unpacked(c: NodeContext, x: str, counts: tuple[int, ...]) -> list[str]:
         )
     starts = np.cumsum((0, *counts)) * size
     return [part(c, x, c.type(x).rank - 1, int(s), n * size) for s, n in zip(starts, counts)]
-
-
-def _by_head(c: NodeContext, x: str, count: int) -> str:
-    """[batch, steps, heads, size]."""
-    if c.type(x).rank != 3 or c.type(x).dims[2] % count:
-        raise ModelError(f"{c.label}: {c.type(x)}: expected [batch, steps, a multiple of {count}]")
-    *dims, width = c.type(x).dims
-    return c.one(Reshape((*dims, count, width // count)), x)
 
 
 def _first_steps(c: NodeContext, ends: str, batch: int, steps: int, prompt: bool) -> str:
