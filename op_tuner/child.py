@@ -188,7 +188,8 @@ class Child:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Ctrl-C counts from the end on: what Python calls around a fork loses any exception."""
+    """Ctrl-C counts from the end on: for what must not be half done, and around a fork, where Python loses any
+    exception."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..errors import InputError
+from .child import interrupts_later
 from .chooser import Elsewhere
 from .choosing import Choosing
 from .confirm import Confirming, Network
@@ -456,7 +457,6 @@ class Tuner:
         if self._over(self._reserve()):
             return
         for found in self._measure(wanted, scores):
-            self.measured += 1
             was = "" if found.best == found.default else f" (default {_micro(found.before)})"
             whole = f"{1e3 * self.after:.3f} ms" if self.after < math.inf else "not yet known"
             self._tell(f"{found.task.name}: {_micro(found.after)}{was}, network {whole}")
@@ -469,7 +469,7 @@ class Tuner:
         scores: Sequence[float] | None = None,
         alone: bool = False,
     ) -> Iterator[TunedTask]:
-        """The tasks, as soon as the record of each is kept."""
+        """The tasks, as soon as the record of each is kept; those that are not `alone` count as trials."""
         candidates = [
             Candidate(found.task, Space.config(point), math.inf if alone else found.time(found.fastest))
             for found, point in wanted
@@ -480,7 +480,9 @@ class Tuner:
                 for n, result in results:
                     found, point = wanted[n]
                     took.append((found, result.building + result.running))
-                    self._learn(found, point, result, scores[n] if scores else None)
+                    with interrupts_later():  # what is kept is what is counted
+                        self._learn(found, point, result, scores[n] if scores else None)
+                        self.measured += not alone
                     yield found
         finally:
             self._share(took, time.monotonic() - start)

@@ -1,5 +1,7 @@
 """The tuner with a measurer that knows the costs: what is measured, kept, confirmed, resumed."""
 
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -158,6 +160,26 @@ def test_a_default_that_fails_once_for_a_passing_reason_is_asked_again(tasks, re
     found = tuner(tasks[:1], records, Measurer() if works else Measurer(wrong={(1, 1)}))
     found.run(trials=3)
     assert (found.before < float("inf")) == works
+
+
+def test_ctrl_c_as_a_record_is_kept(tasks, records, monkeypatch):
+    """What is kept is counted, and learnt."""
+    keep = records.add
+
+    def add(*new):
+        keep(*new)
+        if len(records) == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(records, "add", add)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        found = tuner(tasks, records, Measurer())
+        found.run(trials=40)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert found.interrupted
+    assert found.measured == len(records) == sum(t.trials for t in found.tasks) == 7
 
 
 def test_ctrl_c_keeps_everything_and_the_next_goes_on(tasks, records):
