@@ -7,8 +7,10 @@
 The task is the direct convolution on channels in blocks; its weights and image are in the caches as after an
 earlier run, and what converts layouts is no part of it. All strategies draw from one space and are told the
 same times: a config that any of them tried is in the records, counts as a trial and is not measured again.
-None is told the default config. In the end the three fastest of each course are measured again, in turns:
-GFLOP/s are those of the best median; trials are counted by the times that the course was told.
+None is told the default config. A search is worth what it returns: the config that it was told the smallest
+time of. In the end all that the courses of a workload would have returned after some trial, and the three
+fastest of each, are measured again, in turns, and count with the median. Of many times that are told once the
+smallest is the luckiest: on a matrix product, whose times vary by 2 %, searches would be compared by luck.
 
 Killed at any moment, it goes on where it stood when it is started again: the records hold every measurement,
 seeds repeat the rest. One thread. The output is Markdown; curves go to PNG files.
@@ -37,7 +39,7 @@ from burnish.compiler.target import host
 from burnish.errors import BurnishError, InputError
 from burnish.models.convolutions import WORKLOADS
 from burnish.op_tuner.costs import made_by
-from burnish.op_tuner.course import STRATEGIES, Course, Times, best_so_far, strategy, trials_to
+from burnish.op_tuner.course import STRATEGIES, Course, Times, best_so_far, strategy
 from burnish.op_tuner.learner import Learner
 from burnish.op_tuner.records import Records, tuples
 from burnish.op_tuner.space import Point, Space
@@ -50,17 +52,20 @@ SEEDS = {"c2": 3, "c5": 3, "c9": 3, "c12": 3}
 SOURCES = ("c1", "c2", "c3", "c4", "c5", "c6")
 TARGETS = ("c7", "c8", "c9", "matmul1024")
 LEVELS = (0.9, 0.95, 0.98, 0.99, 1.0)
-"""Shares of the speed that a search from scratch ends with, at which transfer is compared. Times of
-one config vary by half a percent: who first reaches the whole speed is chance."""
+"""Shares of the speed that a search from scratch ends with, at which transfer is compared. Medians vary by
+a quarter of a percent: who first reaches the whole speed is chance."""
 CONFIRMED, ROUNDS = 3, 5
-"""Configs of a course that are measured again, and how often."""
+"""How many of a course's fastest configs are measured again, and how often."""
+NEAR = 1.25
+"""Times what a course returns: slower than that, what it would have returned early is not measured again."""
 SCRATCH, TRANSFER = "from scratch", "transfer"
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished course. Times are in seconds; `best` is that of the configs measured again."""
+    """A finished course. Times are in seconds; `returned` is (trial, median) of what the course would have
+    returned from that trial on, and `best` the least median of its fastest."""
 
     task: str
     workload: str
@@ -72,6 +77,7 @@ class Run:
     fastest: tuple[Point, ...]
     thinking: float
     best: float
+    returned: tuple[tuple[int, float], ...]
     machine: str = ""
 
     def speed(self, work: int) -> float:
@@ -88,9 +94,9 @@ class Finished:
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
                 data = json.loads(line)
-            except ValueError:
-                continue  # empty, or torn by a kill
-            data.update({k: tuples(data[k]) for k in ("times", "fastest")})
+                data.update({k: tuples(data[k]) for k in ("times", "fastest", "returned")})
+            except (ValueError, KeyError):
+                continue  # empty, torn by a kill, or of an older form
             self._take(Run(**data))
 
     def _take(self, run: Run) -> None:
@@ -157,18 +163,31 @@ def run_courses(
                 del going[key]
             done = sum(len(c.times) for c in courses.values())
             progress(f"{name}: {key[0]}, seed {key[1]}; {times.measured} measured", done, total)
+    returned = {key: would_return(course) for key, course in courses.items()}
     points = [p for course in courses.values() for p in course.fastest(CONFIRMED)]
-    progress(f"{name}: the fastest again", total, total)
+    points += [p for steps in returned.values() for p in steps.values()]
+    progress(f"{name}: what was the fastest again", total, total)
     again = times.again(task, points, ROUNDS)
     for (how, seed), course in courses.items():
         best = min((again[p] for p in course.fastest(CONFIRMED)), default=math.inf)
+        steps = tuple((trial, rounded(again[p])) for trial, p in returned[how, seed].items())
         finished.add(
             Run(
                 *(task.digest, name, how, seed, trials, version(), tuple(map(rounded, course.times))),
-                *(tuple(course.fastest(CONFIRMED)), rounded(course.thinking), rounded(best)),
+                *(tuple(course.fastest(CONFIRMED)), rounded(course.thinking), rounded(best), steps),
                 machine(),
             )
         )
+
+
+def would_return(course: Course) -> dict[int, Point]:
+    """By trial, the config that a course would return from there on; none that is not NEAR its end."""
+    best = best_so_far(course.times)
+    return {
+        n: course.points[n - 1]
+        for n, (now, before) in enumerate(zip(best, [math.inf, *best]), 1)
+        if now < before and now <= NEAR * best[-1]
+    }
 
 
 def compare(options: argparse.Namespace, times: Times, finished: Finished, progress: Progress) -> None:
@@ -215,14 +234,14 @@ def geomean(values: Iterable[float]) -> float:
 
 
 def needed(run: Run, wanted: float) -> tuple[int, bool]:
-    """Trials until a time was reached, and whether it was; if not, all that there were."""
-    found = trials_to(run.times, wanted)
+    """Trials until the course would have returned what is as fast, and whether it would; if not, all."""
+    found = next((trial for trial, seconds in run.returned if seconds <= wanted), None)
     return (len(run.times), False) if found is None else (found, True)
 
 
 def end(run: Run) -> float:
-    """Seconds that the course was told of its fastest."""
-    return min((t for t in run.times if t is not None), default=math.inf)
+    """Seconds of what the course returns."""
+    return run.returned[-1][1] if run.returned else math.inf
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

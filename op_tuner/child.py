@@ -188,8 +188,7 @@ class Child:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Ctrl-C counts from the end on: for what must not be half done, and around a fork, where Python loses any
-    exception."""
+    """Ctrl-C counts from the end on: for what must not be half done, and for forks, which would lose it."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield

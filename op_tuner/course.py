@@ -159,8 +159,3 @@ def best_so_far(times: Sequence[float | None]) -> list[float]:
     for seconds in times:
         found.append(min([*found[-1:], float("inf") if seconds is None else seconds]))
     return found
-
-
-def trials_to(times: Sequence[float | None], wanted: float) -> int | None:
-    """How many trials it took to be as fast as `wanted` seconds; None if it never was."""
-    return next((n for n, t in enumerate(times, 1) if t is not None and t <= wanted), None)

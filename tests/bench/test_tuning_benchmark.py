@@ -95,7 +95,23 @@ def test_transfer_needs_its_sources(tmp_path):
 
 
 def run(how, times, seed=0, best=1e-3, workload="c3"):
-    return tuning.Run("d", workload, how, seed, len(times), "v", tuple(times), (), 0.0, best)
+    """Where times again are those that were told."""
+    told = tuning.best_so_far(times)
+    steps = ((n, now) for n, (now, before) in enumerate(zip(told, [9.0, *told]), 1) if now < before)
+    return tuning.Run("d", workload, how, seed, len(times), "v", tuple(times), (), 0.0, best, tuple(steps))
+
+
+def test_what_a_course_would_return():
+    points = [(("x", n),) for n in range(6)]
+    course = tuning.Course(None, points=points, times=[5.0, None, 2.2, 3.0, 2.1, 2.1])
+    assert tuning.would_return(course) == {3: points[2], 5: points[4]}
+
+
+def test_a_lucky_time_does_not_count():
+    """A config that was told 2, and took 3 when it was measured again."""
+    lucky = tuning.Run("d", "c3", "rank", 0, 4, "v", (4.0, 2.0, 1.9, 1.9), (), 0.0, 1.9, ((2, 3.0), (3, 1.9)))
+    assert tuning.needed(lucky, 2.0) == (3, True) and tuning.needed(lucky, 1.5) == (4, False)
+    assert tuning.end(lucky) == 1.9
 
 
 def test_the_comparison_counts_trials_to_the_speed_of_random_search():

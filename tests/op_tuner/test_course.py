@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from burnish.compiler.templates import registry
 from burnish.errors import InputError
-from burnish.op_tuner.course import STRATEGIES, SURE, Course, Times, best_so_far, strategy, trials_to
+from burnish.op_tuner.course import STRATEGIES, SURE, Course, Times, best_so_far, strategy
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.space import Space
 
@@ -124,7 +124,6 @@ def test_records_of_other_compilers_are_not_told(tmp_path, task, monkeypatch):
 def test_curves():
     times = [None, 3.0, 4.0, None, 1.0, 2.0]
     assert best_so_far(times) == [math.inf, 3, 3, 3, 1, 1]
-    assert [trials_to(times, t) for t in (5, 3, 2, 1, 0.5)] == [2, 2, 5, 5, None]
 
 
 def test_strategies(task):
