@@ -53,7 +53,7 @@ SOURCES = ("c1", "c2", "c3", "c4", "c5", "c6")
 TARGETS = ("c7", "c8", "c9", "matmul1024")
 LEVELS = (0.9, 0.95, 0.98, 0.99, 1.0)
 """Shares of the speed that a search from scratch ends with, at which transfer is compared. Medians vary by
-a quarter of a percent: who first reaches the whole speed is chance."""
+up to a percent: who first reaches the whole speed is chance."""
 CONFIRMED, ROUNDS = 3, 5
 """How many of a course's fastest configs are measured again, and how often."""
 NEAR = 1.25
