@@ -120,9 +120,10 @@ def test_the_comparison_counts_trials_to_the_speed_of_random_search():
         run("genetic", [4.0, None, 3.0, 3.0], best=2.0),
         run("random", [4.0, 3.0, 5.0, 2.0], best=4.0),
     ]
-    text = tuning.comparison(runs, ("rank", "genetic", "random"))
+    another = run("rank", [9.0, 9.0, 9.0, 9.0], seed=1, best=9.0)
+    text = tuning.comparison([*runs, another], ("rank", "genetic", "random"))
     row = next(line for line in text.splitlines() if line.startswith("| c3"))
-    assert row.split(" | ")[5:] == ["2.000", "2", "4", "4", "0.50 |"]
+    assert row.split(" | ")[5:] == ["2.000", "2", "4", "4", "0.50 |"], "of the seed that all have run"
     assert "not reached in 1 courses: they count with all trials" in text
     assert tuning.comparison(runs[:2], ("rank", "random")) == "nothing is complete yet"
 
