@@ -1,9 +1,10 @@
 """Times alone are not times in a network: the fastest configs are compared with the default ones inside it,
 and the plan that was found with the one that is made without measuring.
 
-Module 0 of the network has the default config of every task, module k the task's k-th fastest one alone that
-no network has seen yet; the last one is that of the plan without measuring, if that is another one. They run
-in turns (`turns`), so that one run compares some configs of all tasks.
+Module 0 of the network has the default config of every task, module k the k-th of what no network has seen
+yet: what records would take without tuning, which is not always among the fastest alone, then the task's
+fastest. The last module is that of the plan without measuring, if that is another one. They run in turns
+(`turns`), so that one run compares some configs of all tasks.
 """
 
 from __future__ import annotations
@@ -78,13 +79,12 @@ class Confirming:
 
     def keep(self, found: TunedTask, point: Point, kernel: Kernel | None) -> None:
         """The kernel of a config that may be compared; others are not kept."""
-        if kernel is not None and point in (found.default, *_fastest(found)):
+        if kernel is not None and point in (found.default, *_rivals(found)):
             self.network.keep(found.task, point, kernel)
 
     def expected(self, tasks: Sequence[TunedTask], network: float) -> float:
         """Seconds that comparing will take, where a run of the network takes `network`."""
-        doubted = any(t.count and t.fastest != t.default and not _seen(t, t.fastest) for t in tasks)
-        if not doubted and not self.network.differs:
+        if not any(t.count and _asks(t) for t in tasks) and not self.network.differs:
             return 0.0
         return self.usual(network)
 
@@ -217,15 +217,23 @@ def _base(found: TunedTask) -> Point:
 
 
 def _doubted(found: TunedTask) -> list[Point]:
-    """Of the fastest, those that no network has seen."""
-    return [point for point in _fastest(found) if not _seen(found, point)]
+    """Those of the rivals that no network has seen."""
+    return [point for point in _rivals(found) if not _seen(found, point)][:BEST]
+
+
+def _asks(found: TunedTask) -> bool:
+    """Whether no network has seen what records would take, or the fastest alone."""
+    rivals = _rivals(found)
+    return any(p in rivals and not _seen(found, p) for p in (found.told, found.fastest))
 
 
 def _seen(found: TunedTask, point: Point) -> bool:
     return any(tuple(r.config.items()) == point for r in found.inside)
 
 
-def _fastest(found: TunedTask) -> list[Point]:
-    """Those that are faster alone than the default config, if that works."""
-    better = [p for p in found.times if found.time(p) < found.before < math.inf and p != found.default]
-    return sorted(better, key=found.time)[:BEST]
+def _rivals(found: TunedTask) -> list[Point]:
+    """Of the default config, if that works: what records would take, and those that are the fastest alone."""
+    others = [p for p in found.times if p != found.default and found.before < math.inf]
+    told = [p for p in others if p == found.told]
+    fastest = sorted((p for p in others if found.time(p) < found.before), key=found.time)
+    return list(dict.fromkeys([*told, *fastest[:BEST]]))

@@ -165,6 +165,20 @@ def test_what_the_network_has_seen_is_not_compared_again(task, records):
     assert network.asked == [] and dict(state.best) == {"x": 2} and found.after == pytest.approx(14e-3)
 
 
+def test_what_records_would_take_is_compared_though_it_is_slow_alone(task, records):
+    """An older compiler's network found it; tuning must not lose it to what is faster alone."""
+    alone = record_of(task, Measurement(7e-3, 0.0, 5, config={"x": 5}), 1, 0)
+    records.add(replace(alone, burnish="0" * 16))
+    assert picked(task, records) == 5
+    network = Network({1: 1.0, 2: 0.9, 3: 0.8, 4: 0.7, 5: 0.6})
+    state = tuned(task, records, network)[1]
+    assert network.asked == [[{1}, {5}, {2}, {3}]], "the default, what was told, the fastest"
+    assert dict(state.best) == {"x": 5} and picked(task, records) == 5
+    network = Network(network.inside)
+    tuned(task, records, network, trials=1)
+    assert network.asked == [[{1}, {4}]], "what had no place before"
+
+
 def test_a_task_that_the_plan_does_not_run_is_not_compared(task, records):
     network = Network(ALONE)
     tuned(task, records, network, calls=0)
