@@ -23,7 +23,8 @@ from .graph_passes.setup import split_setup
 from .graph_passes.task_cost import PlanChoices, TaskCost, plan_choices
 from .op_tuner.costs import MeasuredCosts, conversion_task
 from .op_tuner.hardware import Hardware
-from .op_tuner.records import Records
+from .op_tuner.records import RecordedConfig, Records
+from .op_tuner.space import Point
 from .op_tuner.tuned_task import Wanted
 from .op_tuner.whole_plans import PlanPair, plan_pair
 
@@ -156,6 +157,12 @@ class NetworkPlans:
     def tasks(self) -> Mapping[str, KernelTask]:
         """What the best plan, as of `wanted`, runs, by digest."""
         return self._now.kernels.tasks
+
+    def recorded(self, first: bool = False) -> dict[str, Point]:
+        """The configs of `tasks`, or of what the first plan runs, where records say one, by digest."""
+        tasks = self._first.kernels.tasks if first else self.tasks
+        picked = {d: self._costs.records.pick_config(task, self.evict) for d, task in tasks.items()}
+        return {d: tuple(c.answers.items()) for d, c in picked.items() if isinstance(c, RecordedConfig)}
 
     @property
     def seconds(self) -> float:

@@ -20,7 +20,7 @@ from .network_plans import NetworkPlans
 from .op_tuner.confirm import limit, plan_record, turning
 from .op_tuner.hardware import hardware_of
 from .op_tuner.measure import NOISY
-from .op_tuner.records import RecordedConfig, Records
+from .op_tuner.records import Records
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
 from .op_tuner.whole_plans import PlanPair
@@ -65,7 +65,8 @@ class NetworkTurns:
         self, variants: Sequence[Mapping[str, Point] | None], seconds: float, time_limit: float
     ) -> Turns:
         """Turns of modules whose tasks have these configs, by digest; the default one where there is none.
-        None stands for the module that is compiled without measuring."""
+        None stands for the plan that is made without measuring: tasks that the plan of now runs, too, have
+        there the configs of the first variant, the others what records say."""
         make = _Modules(self.plans, self.store, variants)
         threads = self.plans.threads
         return take_turns(make, len(variants), threads=threads, seconds=seconds, time_limit=time_limit)
@@ -80,10 +81,9 @@ def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
     for _ in range(before, COMPARISONS):
         if not plans.differs or any(record.spread <= NOISY for record in plans.pair().heard):
             break
-        picked = {digest: records.pick_config(task, plans.evict) for digest, task in plans.tasks.items()}
-        points = {d: tuple(c.answers.items()) for d, c in picked.items() if isinstance(c, RecordedConfig)}
         network = plans.seconds
-        turns = NetworkTurns(plans, store)([points, None], turning(2, network), limit(2, network))
+        variants = [plans.recorded(), None]
+        turns = NetworkTurns(plans, store)(variants, turning(2, network), limit(2, network))
         if turns.failed is not None:
             break
         other, first = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))
@@ -98,14 +98,15 @@ class _Modules:
     def __init__(
         self, plans: NetworkPlans, store: KernelStore, variants: Sequence[Mapping[str, Point] | None]
     ):
-        self.plans, self.store, self.variants = plans, store, variants
+        self.plans, self.store = plans, store
+        first = {**plans.recorded(first=True), **(variants[0] or {})}
+        self.variants = [(first if v is None else v, v is not None) for v in variants]
         self.graphs: dict[bool, Graph] = {}  # by whether the plan is that of now
         self.weights: dict[bool, np.ndarray] = {}
 
     def __call__(self, n: int) -> Loaded:
         target, threads = self.plans.target, self.plans.threads
-        points = self.variants[n]
-        now = points is not None
+        points, now = self.variants[n]
         if now not in self.graphs:
             self.graphs[now] = self.plans.graph_of_now() if now else self.plans.first_graph()
         tasks = kernel_tasks(self.graphs[now], target, threads)
@@ -113,7 +114,7 @@ class _Modules:
         def pick(task: KernelTask) -> Config:
             if task.program is not None:
                 return DefaultConfig()
-            return Space.config((points or {}).get(task.digest) or Space(task).default())
+            return Space.config(points.get(task.digest) or Space(task).default())
 
         kernels = self.store.build_all(tasks, pick)
         packed = make_plan(self.graphs[now], kernels, {}, target)

@@ -58,7 +58,8 @@ class Network(Protocol):
         self, variants: Sequence[Mapping[str, Point] | None], seconds: float, time_limit: float
     ) -> Turns:
         """Turns of modules whose tasks have these configs, by digest; the default one where there is none.
-        None stands for the module that is compiled without measuring."""
+        None stands for the plan that is made without measuring: tasks that the plan of now runs, too, have
+        there the configs of the first variant, the others what records say."""
 
     def keep(self, task: KernelTask, point: Point, kernel: Kernel) -> None:
         """A kernel that a module may need."""
@@ -84,9 +85,9 @@ class Confirming:
 
     def expected(self, tasks: Sequence[TunedTask], network: float) -> float:
         """Seconds that comparing will take, where a run of the network takes `network`."""
-        if not any(t.count and _asks(t) for t in tasks) and not self.network.differs:
-            return 0.0
-        return self.usual(network)
+        if self.network.differs:
+            return 2 * self.usual(network)  # if the plan is refused, the other's kernels are compared, too
+        return self.usual(network) if any(t.count and _asks(t) for t in tasks) else 0.0
 
     def usual(self, network: float) -> float:
         """Seconds that comparing takes, if anything is to be compared."""
@@ -156,11 +157,13 @@ class Confirming:
                 yield self._record(found, point, result, against)
 
     def _plan_record(self, tasks: Sequence[TunedTask], rounds: list[list[Times]]) -> Record:
-        """What all kernels take by the plan of now over what they take without measuring. The first and the
-        last module have default configs; of each task's time there its best one leaves a share."""
+        """What all kernels take by the plan of now over what they take by the one without measuring. In the
+        first and the last module the tasks of now have default configs; their best ones leave a share."""
         shares = {t.task.digest: t.confirmed.share for t in tasks if t.confirmed}
-        now = [sum(s * shares.get(digest, 1.0) for digest, s in each[0].items()) for each in rounds]
-        first = [sum(each[-1].values()) for each in rounds]
+        now, first = (
+            [sum(s * shares.get(digest, 1.0) for digest, s in each[n].items()) for each in rounds]
+            for n in (0, -1)
+        )
         return plan_record(self.network.pair(), now, first, tasks[0].task, *self._how)
 
     def _record(

@@ -1,8 +1,9 @@
 """What networks say of whole plans: one that was made from times of kernels alone may be slower in the
-network than the plan that is made without measuring, with default configs.
+network than the plan that is made without measuring. Each has the best configs that are known, as it would be
+compiled.
 
-Such a record is one of a network (`records`). Its task is the plan that is made without measuring, its
-config the name of the other one: of the kernels that it runs and their configs.
+Such a record is one of a network (`records`). Its task is the name of the plan that is made without
+measuring, its config that of the other one: of the kernels that a plan runs and their configs.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ def plan_pair(
 ) -> PlanPair:
     """Of two plans by the tasks that they run, each as often as it runs; configs are what records say of such
     measurements (`evict`)."""
-    plain = _digest(task.digest for task in first)
-    name = _digest(f"{task.digest} {_answers(records.pick_config(task, evict))}" for task in other)
+    plain, name = (
+        _digest(f"{task.digest} {_answers(records.pick_config(task, evict))}" for task in tasks)
+        for tasks in (first, other)
+    )
     said = [r for r in records.in_networks(plain) if r.hardware == machine and r.config == {PLAN: name}]
     return PlanPair(plain, name, tuple(r for r in said if r.seconds is not None))
 

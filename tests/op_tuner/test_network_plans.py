@@ -151,9 +151,7 @@ def test_tuning_one_task_does_not_promise_as_much_of_another(plans):
     settle(plans)
     wanted = max((w for w in plans.wanted() if w.count), key=lambda w: Space(w.task).size())
     expected = {w.task.digest: w.expected for w in plans.wanted() if w.targets}
-    default = Space(wanted.task).default()
-    point = next(p for seed in range(50) if (p := drawn(wanted.task, seed)) != default)
-    tell(plans, wanted.task, 0.9e-3, point)
+    tell(plans, wanted.task, 0.9e-3, unlike_default(wanted.task))
     tuned = {w.task.digest: w.expected for w in plans.wanted() if w.targets}
     same = tuned.keys() & expected.keys() - {wanted.task.digest}
     assert same and {d: tuned[d] for d in same} == {d: expected[d] for d in same}
@@ -183,6 +181,40 @@ def test_modules_of_the_plan_in_turns(plans, tmp_path):
     built = set(store.folder.iterdir()) - kept
     assert not plans.differs and not plans.pair().heard
     assert len(built) == len(set(found.rounds[0][0]) - set(spaces) - {""}), "those without questions"
+
+
+def test_the_plan_without_measuring_has_the_configs_that_records_say(plans, tmp_path, monkeypatch):
+    """As it would be compiled; what both plans run is as in the first module."""
+    settle(plans)
+    rival = max((w for w in plans.wanted() if w.targets and not w.count), key=lambda w: w.targets[0])
+    tell(plans, rival.task, min(rival.targets) / 2)
+    wanted = [w for w in plans.wanted() if w.base and Space(w.task).size() > 1]
+    left = next(w.task for w in wanted if not w.count)
+    both = next(w.task for w in wanted if w.count)
+    other = {t.digest: unlike_default(t) for t in (left, both)}
+    tell(plans, left, 0.99e-3, other[left.digest])
+    plans.wanted()
+    assert plans.differs
+    built = []
+
+    class Store(KernelStore):
+        def build_all(self, tasks, pick):
+            built.append({t.digest: tuple(pick(t).answers.items()) for t in tasks.values() if not t.program})
+            return super().build_all(tasks, pick)
+
+    def take_turns(make, count, **how):
+        return [make(n) for n in range(count)]
+
+    monkeypatch.setattr(network_turns, "take_turns", take_turns)
+    variants = [{both.digest: other[both.digest]}, None]
+    NetworkTurns(plans, Store(folder=tmp_path / "kernels"))(variants, 0.0, 60.0)
+    now, first = built
+    assert left.digest not in now and first[left.digest] == other[left.digest]
+    assert now[both.digest] == first[both.digest] == other[both.digest]
+
+
+def unlike_default(task):
+    return next(p for seed in range(50) if (p := drawn(task, seed)) != Space(task).default())
 
 
 def test_ablations_have_no_rivals(plans):
