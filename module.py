@@ -25,8 +25,9 @@ class Module:
     """A model that runs. `inputs` and `outputs` describe its tensors by name (dtype, shape).
 
     `threads` is how many a run takes that does not say so itself; 0 or None mean all cores. `operations` are
-    the floating-point operations by algorithm, `recorded` is how many kernels have a config from records;
-    a module loaded from a file knows neither.
+    the floating-point operations by algorithm, `recorded` is how many kernels have a config from records,
+    `origins` how many of these were measured on another machine, by that machine; a module loaded from a file
+    knows none of them.
     """
 
     def __init__(
@@ -38,13 +39,14 @@ class Module:
         operations: Mapping[str, int] | None = None,
         arch: str = THIS_ARCH,
         recorded: int = 0,
+        origins: Mapping[str, int] | None = None,
     ):
         self._runner = runner
         self._arch = arch
         self._link = link
         self.plan = plan
         self.operations = dict(operations or {})
-        self.recorded = recorded
+        self.recorded, self.origins = recorded, dict(origins or {})
         self.threads = binding.thread_count(threads) or host_threads()
 
     def __repr__(self) -> str:
@@ -65,6 +67,7 @@ class Module:
         threads: int | None,
         operations: Mapping[str, int] | None = None,
         recorded: int = 0,
+        origins: Mapping[str, int] | None = None,
     ) -> Module:
         """Runs in this process, or on its GPU; where the target is another CPU, under an emulator if there is
         one.
@@ -96,7 +99,7 @@ class Module:
         else:
             program = partial(link, kind="program")
             runner = EmulatedModule(plan.name, target.arch, target.cpu, *about, steps, program)
-        return Module(runner, threads, link, plan, operations, arch, recorded)
+        return Module(runner, threads, link, plan, operations, arch, recorded, origins)
 
     @property
     def inputs(self) -> Any:

@@ -92,6 +92,7 @@ class NetworkPlans:
         self._memory = memory_of_plans(graph, target, threads)
         self._known: dict[Hashable, _Kernels] = {}
         self.carrying = 0.0  # seconds that carrying out a plan took lately
+        self.deciding = False  # whether what was refused with other configs is given up, as in a compilation
         self._planner = Planner(graph, target.lanes(4), predicted, options.accuracy, options.precision)
         self._first = self._now = self._plan(self._planner)
 
@@ -100,7 +101,7 @@ class NetworkPlans:
 
         Where the best by times of kernels is known to be no faster in the network, the first is the best."""
         cost, planner, best = self._solve()
-        if self._costs.compared and self.pair().refused:
+        if self._costs.compared and self._loses(self.pair()):
             self._now = self._first
         first, now = self._first.kernels, self._now.kernels
         found = {**first.tasks, **now.tasks}
@@ -121,6 +122,9 @@ class NetworkPlans:
             for digest, task in found.items()
             if task.algorithm != "loops"  # a loop program as it is: nothing to choose
         ]
+
+    def _loses(self, pair: PlanPair) -> bool:
+        return pair.given_up if self.deciding else pair.refused
 
     def solve(self) -> None:
         """Makes the best plan by times of kernels, whatever the network says of it."""

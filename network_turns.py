@@ -17,9 +17,9 @@ from .graph_passes.make_tasks import kernel_tasks
 from .kernel_cache import KernelStore
 from .module import Module
 from .network_plans import NetworkPlans
-from .op_tuner.confirm import limit, plan_record, turning
+from .op_tuner.confirm import PlanTimes, limit, plan_record, plan_times, turning
 from .op_tuner.hardware import hardware_of
-from .op_tuner.measure import NOISY
+from .op_tuner.measure import NOISY, Measurement
 from .op_tuner.records import Records
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
@@ -74,8 +74,8 @@ class NetworkTurns:
 
 def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
     """Runs the best plan by times of kernels in turns with the one that is made without measuring, and keeps
-    what the network says of it; where that was disturbed, once more. False where nothing is to be compared,
-    or a module of either fails."""
+    what the network says of it, that its module fails, too; where that was disturbed, once more. False where
+    nothing is to be compared, or the first one's module fails."""
     plans.solve()
     before = len(plans.pair().heard)
     for _ in range(before, COMPARISONS):
@@ -84,11 +84,14 @@ def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
         network = plans.seconds
         variants = [plans.recorded(), None]
         turns = NetworkTurns(plans, store)(variants, turning(2, network), limit(2, network))
-        if turns.failed is not None:
+        if turns.failed == 1:
             break
-        other, first = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))
+        times: PlanTimes = Measurement.failed(turns.error, turns.detail), None
+        if turns.failed is None:
+            other, first = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))
+            times = plan_times(other, first)
         how = (next(iter(plans.tasks.values())), plans.threads, plans.evict, hardware_of(plans.target))
-        records.add(plan_record(plans.pair(), other, first, *how))
+        records.add(plan_record(plans.pair(), times, *how))
     return len(plans.pair().heard) > before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -116,8 +117,10 @@ def compile(
         raise InfeasibleError(f"the chosen configs need {needs} bytes, the memory limit is {memory_limit}")
     log.plan(packed.plan)
     different = list({k.name: k for k in kernels.values()}.values())
-    recorded = sum(isinstance(cfg, RecordedConfig) for cfg in picked.values())
-    return Module.from_kernels(packed, different, machine, workers, _operations(tasks.values()), recorded)
+    recorded = [cfg for cfg in picked.values() if isinstance(cfg, RecordedConfig)]
+    origins = Counter(cfg.origin for cfg in recorded if cfg.origin)
+    about = _operations(tasks.values()), len(recorded), origins
+    return Module.from_kernels(packed, different, machine, workers, *about)
 
 
 def plan_options(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Tuning:
     forecast: Forecast | None  # None if the tuning ended before
     history: tuple[Trial, ...]  # of this time
     prior: str  # what the learned model began with; "" without one
+    hints: Mapping[str, int]  # how many kernels began with a config of another machine, by that machine
     unconfirmed: str  # why configs were not compared in the network; "" if they were
 
     @property
@@ -122,7 +124,8 @@ def tune(
     objective of the learned model: "rank" or "regression"
     workers   address of a dask scheduler whose workers measure (`burnish worker`), in place of this machine
     progress  called as progress("the latest kernel and the network's time", done, total)
-    announce  told once how long it will take and what it will gain, when the first trials have shown it
+    announce  told how long it will take and what it will gain: before the first trial, by those of other
+              networks, and when the first trials have shown it
 
     InputError for a target that the machine which measures cannot run, or wrong options; ToolError without
     xgboost, or dask where it is needed.
@@ -161,14 +164,15 @@ def tune(
                 network=NetworkTurns(plans, KernelStore()) if here else None,
             )
             tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
-            if tuner.interrupted:
-                tuner.plan_again()
+            plans.deciding = True
+            tuner.plan_again()
     apart = "times are simulated, of kernels alone" if workers is None else "workers measure kernels alone"
     why = apart if tuner.confirming is None else tuner.confirming.failure
     kernels = tuple(_kernel(t) for t in tuner.tasks if t.count or t.wanted.base)
     how = (known.path, count, tuner.measured, time.monotonic() - started, tuner.interrupted)
     return Tuning(
-        kernels, plans.changes(), *how, tuner.spent, tuner.forecast, tuple(tuner.history), about, why
+        *(kernels, plans.changes(), *how, tuner.spent, tuner.forecast, tuple(tuner.history), about),
+        *(Counter(t.told_by for t in tuner.tasks if t.told is not None and t.told_by), why),
     )
 
 
@@ -183,7 +187,7 @@ def _measurer(
     """By other machines, this one (`process`), or a simulation."""
     how: dict[str, Any] = {"evict": evict, "time_limit": TIME_LIMIT}
     if workers is not None:
-        return closing(Workers(workers, threads, **how))
+        return closing(Workers(workers, threads, target, **how))
     if process is not None:
         return nullcontext(Apart(process, threads, **how, hardware=hardware_of(target)))
     return closing(Simulated(target))

@@ -5,7 +5,7 @@
 
 The model is fitted to invented times of `--trials` configs: it is as large as after so many measurements.
 Then random candidates, all different and new to the tuner, are scored in batches: features put together and
-the model asked, as a search does. `round` is a whole one: 128 chains walk, then the best are scored. Held-out
+the model asked, as a search does. `round` is a whole one: the chains walk, then the best are scored. Held-out
 points are lowered, and their features compared with those that were put together. Seconds are those of the
 processor, so that what else runs meanwhile counts for little. The output is Markdown.
 """

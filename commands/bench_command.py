@@ -43,7 +43,7 @@ from .options import (
     parse_optional_counts,
     parse_precisions,
 )
-from .progress import show_progress
+from .progress import announce, show_progress
 from .source import find_source, static_model
 
 Networks = Sequence[tuple[str, onnx.ModelProto]]
@@ -322,7 +322,7 @@ def _tune(networks: Networks, threads: Sequence[int], **how: Any) -> dict[tuple[
     for name, model in networks:
         for count in threads:
             with show_progress(console) as progress:
-                found = tune(model, threads=count, progress=progress, **how)
+                found = tune(model, threads=count, progress=progress, announce=announce, **how)
             said = f"tuned {name} for {count} thread{'s' * (count > 1)} in {found.seconds:.0f} s"
             said += f": {_speed(found)}; {found.spent}"
             console.print(said, highlight=False, soft_wrap=True, markup=False)

@@ -114,15 +114,18 @@ def command(
         source, shapes, dims, threads, measure=measure, records=records, **options, **choices
     )
     module.save(output)
-    click.echo(f"wrote {output}: {_facts(module, output)}, {time.perf_counter() - start:.1f} s")
+    click.echo(f"wrote {output}: {facts(module, output)}, {time.perf_counter() - start:.1f} s")
 
 
-def _facts(module: Module, output: Path) -> str:
+def facts(module: Module, output: Path) -> str:
     plan = module.plan
     assert plan is not None
     calls = f"{len(plan.steps)} kernel calls ({len(plan.kernels)} kernels)"
     if module.recorded:
         calls += f", {module.recorded} configs from records"
+        if module.origins:
+            known = ", ".join(f"{count} of {machine}" for machine, count in module.origins.items())
+            calls += f" ({known})"
     memory = f"opened: weights {megabytes(plan.weights_in_use)}, arena {megabytes(plan.arena_size)}"
     memory += f", {megabytes(plan.memory(module.threads))} in all"
     return f"{megabytes(output.stat().st_size)}, {calls}, {memory}, target {plan.target}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +17,26 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ..op_tuner.forecast import Forecast
+
 EVERY = 5.0  # seconds between plain lines
 
 Report = Callable[[str, int, int], None]
+
+
+def announce(forecast: Forecast) -> None:
+    """What a tuning will take and gain, on standard error, where progress is shown."""
+    what = f"about {forecast.seconds:.0f} s in all, {forecast.trials} trials; "
+    if not forecast.calibration:
+        what += f"as with other networks, {forecast.gain:.2f}× over default configs is expected; "
+        what += "more is known after the first trials"
+    elif forecast.after < math.inf:
+        before = f"{1e3 * forecast.before:.3f} ms" if forecast.before < math.inf else "time, yet unknown,"
+        what += f"the network's {before} is expected to become {1e3 * forecast.after:.3f} ms"
+        what += f" ({forecast.gain:.2f}×), by the trials of {forecast.calibration:.0f} s"
+    else:
+        what += "what it will gain is not known: a kernel of the network has no config that works yet"
+    Console(stderr=True).print(what, highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager

@@ -9,18 +9,16 @@ from shlex import quote
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from ..compiler.target import get_target
+from ..compiler.target import get_target, runs_here
 from ..graph_passes.plan_layout import DEFAULT_PLAN, MODES
-from ..op_tuner.forecast import Forecast
 from ..op_tuner.measure import require_runnable
 from ..op_tuner.model import OBJECTIVES
 from ..op_tuner.tuner import STRATEGIES
 from ..op_tuner.workers import checked_address
 from ..pipeline import require_precision
-from ..tuning import BUDGET, Tuning, simulates, tune
+from ..tuning import Tuning, simulates, tune
 from .files import check_different, check_writable, write_file
 from .machine import measure_limits
 from .options import (
@@ -33,7 +31,7 @@ from .options import (
     model_options,
     parse_duration,
 )
-from .progress import show_progress
+from .progress import announce, show_progress
 from .report import NAME, console_of
 from .source import find_source
 from .tune_page import page
@@ -118,33 +116,19 @@ def command(
     search = {"trials": trials, "budget": budget, "strategy": strategy, "objective": objective, "seed": seed}
     planning = {"plan": plan, "accuracy": accuracy, "precision": precision, "memory_limit": memory_limit}
     sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads, "workers": workers}
-    if budget is not None or trials is None:
-        text = f"takes {budget or BUDGET:.0f} s; the gain is forecast once default configs have been measured"
-        Console(stderr=True).print(text, highlight=False, soft_wrap=True)
     with show_progress() as progress:
         told = {**search, **planning, **sizes}
-        found = tune(source.model, records=records, progress=progress, announce=_announce, **told)
+        found = tune(source.model, records=records, progress=progress, announce=announce, **told)
     console = console_of(WIDTH)
     console.print(_table(found), soft_wrap=True)
     same = _repeated(found, shapes=shapes, dims=dims, values=values, target=target, **planning)
     for text in (*_changes(found), _summary(found, f"burnish compile {quote(model)} {same} -o MODULE")):
         console.print(text, highlight=False, soft_wrap=True, markup=False)
     if html:
-        write_file(html, page(found, source.name, measure_limits((found.threads,))))
+        here = workers is None and runs_here(get_target(target))
+        write_file(html, page(found, source.name, measure_limits((found.threads,)) if here else None))
         console.print(f"wrote {html}", highlight=False, soft_wrap=True, markup=False)
     return INTERRUPTED if found.interrupted else 0
-
-
-def _announce(forecast: Forecast) -> None:
-    """On standard error, where progress is shown."""
-    what = f"about {forecast.seconds:.0f} s in all, {forecast.trials} trials; "
-    if forecast.after < math.inf:
-        before = f"{1e3 * forecast.before:.3f} ms" if forecast.before < math.inf else "time, yet unknown,"
-        what += f"the network's {before} is expected to become {1e3 * forecast.after:.3f} ms"
-        what += f" ({forecast.gain:.2f}×), by the trials of {forecast.calibration:.0f} s"
-    else:
-        what += "what it will gain is not known: a kernel of the network has no config that works yet"
-    Console(stderr=True).print(what, highlight=False, soft_wrap=True, markup=False)
 
 
 def _changes(found: Tuning) -> list[str]:
@@ -222,6 +206,8 @@ def _summary(found: Tuning, command: str) -> str:
     what += f"\n{found.spent}"
     if found.unconfirmed:
         what += f"\nwhat is fastest alone was not compared in the network: {found.unconfirmed}"
+    for machine, count in found.hints.items():
+        what += f"\n{count} kernels began with what was the best on {machine}"
     if found.prior:
         what += f"\n{found.prior}"
     return f"{what}\nto use them: {command}"

@@ -50,8 +50,8 @@ class Accuracy:
     count: int
 
 
-def page(found: Tuning, title: str, limits: Limits) -> str:
-    """`limits` are the machine's on as many threads."""
+def page(found: Tuning, title: str, limits: Limits | None) -> str:
+    """`limits` are those on as many threads of the machine that measured; None where they are not known."""
     name = escape(f"{title}: tuned on {found.threads} thread{'s' * (found.threads > 1)}")
     sections = (_course(found), _tasks_course(found), _model(found), _roofline(found, limits), _times(found))
     parts = [
@@ -148,7 +148,9 @@ def _model(found: Tuning) -> str:
     return _section("Accuracy of the model", text, chart.svg())
 
 
-def _roofline(found: Tuning, limits: Limits) -> str:
+def _roofline(found: Tuning, limits: Limits | None) -> str:
+    if limits is None:
+        return _section("Roofline", "The limits of the machine that measured are not known here.", "")
     peak, read = limits.gflops[found.threads], limits.read_gbs[found.threads]
     working = [k for k in found.kernels if k.count and 0 < k.after <= k.before < math.inf]
     known = [k for k in working if k.flops and k.nbytes]

@@ -27,6 +27,7 @@ Make = Callable[[KernelTask], Random]
 CHANCE = (
     1 << 20
 )  # seeds from here on, which strategies of that process do not draw with, are of this one's chance
+RESTARTS = 2  # of the process, which may end where memory is short
 POLITE = 5  # by which other processes go first: what is built is waited for
 
 
@@ -55,7 +56,8 @@ class Chooser:
         self._pid: int | None = None
         self._stream: Connection
         self._answers: dict[int, Choice | BurnishError] = {}
-        self._asked: set[int] = set()
+        self._asked: dict[int, int] = {}  # how many of each strategy
+        self._ended = 0
 
     def strategy(self, task: KernelTask) -> Elsewhere:
         self._count += 1
@@ -79,20 +81,20 @@ class Chooser:
         """Once, until the answer is fetched."""
         self._begin()
         if number not in self._asked:
-            self._asked.add(number)
+            self._asked[number] = count
             self._send(("propose", number, count))
 
     def answered(self, number: int) -> bool:
-        """Whether `answer` would not wait for what was asked for. InternalError if the process has ended."""
+        """Whether `answer` would not wait for what was asked for. InternalError as for that."""
         while number not in self._answers and self._stream.poll():
             self._hear()
         return number in self._answers
 
     def answer(self, number: int) -> Choice:
-        """What was asked for. InternalError if the process has ended."""
+        """What was asked for. InternalError if the process has ended, another one too, and so on."""
         while number not in self._answers:
             self._hear()
-        self._asked.remove(number)
+        del self._asked[number]
         result = self._answers.pop(number)
         if isinstance(result, BurnishError):
             raise result
@@ -100,12 +102,15 @@ class Chooser:
 
     def close(self) -> None:
         """What was asked for is forgotten."""
+        self._end()
+        self._answers, self._asked, self._wanted = {}, {}, []
+
+    def _end(self) -> None:
         if self._pid is not None:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
             self._stream.close()
         self._pid = None
-        self._answers, self._asked, self._wanted = {}, set(), []
 
     def _begin(self) -> None:
         if self._pid is None:
@@ -117,8 +122,20 @@ class Chooser:
         try:
             number, found = self._stream.recv()
         except (EOFError, OSError):
-            raise InternalError("the process that chooses configs has ended") from None
+            self._again()
+            return
         self._answers[number] = found
+
+    def _again(self) -> None:
+        """Another process is told and asked everything again."""
+        self._ended += 1
+        if self._ended > RESTARTS:
+            raise InternalError("the process that chooses configs has ended") from None
+        self._end()
+        self._begin()
+        self._send(("prepare", 0, self._wanted))
+        for number in self._asked.keys() - self._answers.keys():
+            self._send(("propose", number, self._asked[number]))
 
     def _serve(self, stream: Connection) -> None:
         """In the process."""

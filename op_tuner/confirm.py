@@ -98,24 +98,35 @@ class Confirming:
     def _preparing(self) -> float:
         return self.network.preparing if self._prepared is None else self._prepared
 
+    def shortest(self, network: float) -> float:
+        """Seconds of the shortest comparison."""
+        return self._preparing + least(1 + BEST + self.network.differs, network)
+
     def compare(self, tasks: Sequence[TunedTask], network: float, left: float) -> Iterator[Record]:
         """The records of the fastest configs of the plan's tasks, and of their defaults, if any are left to
         compare, and of the plan; in about `left` seconds, or as many as the least number of rounds takes. A
         task's are to be learnt before those of the plan, which has the configs that they leave.
 
-        A module that fails is an outcome of the configs in it; the others are compared without it.
+        A module that fails is an outcome of the config in it that is not the default one; where there are
+        several, of those in the half that fails, and so on, while time is left; then of all. Where memory is
+        short, of none. The others are compared without it.
         """
+        end, short = time.monotonic() + left, ""
         tasks = [found for found in tasks if found.count]
         configs = _variants(tasks)
         differs = len(configs) > 0 and self.network.differs
         first = [None] if differs and (len(configs) > 1 or not self.network.pair().heard) else []
-        while len(configs) + len(first) > 1 and not self.failure:
-            seconds = min(left - self._preparing, turning(len(configs) + len(first), network))
-            turns = self._turns([*configs, *first], max(0.0, seconds), network)
+        while len(variants := [*configs, *first]) > 1:
+            seconds = min(end - time.monotonic() - self._preparing, turning(len(variants), network))
+            turns = self._turns(variants, max(0.0, seconds), network)
             if turns.failed is None:
                 yield from self._compared(tasks, configs, turns.rounds)
                 if first:
                     yield self._plan_record(tasks, turns.rounds)
+                return
+            wrong = Measurement.failed(turns.error, turns.detail)
+            if turns.failed == 0 and first:
+                yield plan_record(self.network.pair(), (wrong, None), tasks[0].task, *self._how)
                 return
             if turns.failed == 0:
                 self.failure = f"{turns.error} of the network's module: {turns.detail}"
@@ -124,10 +135,18 @@ class Confirming:
                 first = []
                 continue
             failed = configs.pop(turns.failed)
-            wrong = Measurement.failed(turns.error, turns.detail)
-            for found in tasks:
-                if failed[found.task.digest] != configs[0][found.task.digest]:
+            other = [t for t in tasks if failed[t.task.digest] != configs[0][t.task.digest]]
+            if turns.error == "memory":
+                short = turns.detail
+            elif len(other) == 1 or time.monotonic() + self._preparing > end:
+                for found in other:
                     yield self._record(found, failed[found.task.digest], wrong)
+            else:
+                half = {t.task.digest for t in other[: len(other) // 2]}
+                for digests in (half, {t.task.digest for t in other} - half):
+                    configs.append({d: failed[d] if d in digests else p for d, p in configs[0].items()})
+        if short:
+            self.failure = f"not enough memory for two of the network's modules: {short}"
 
     def _turns(self, variants: Sequence[Mapping[str, Point] | None], seconds: float, network: float) -> Turns:
         start = time.monotonic()
@@ -164,7 +183,7 @@ class Confirming:
             [sum(s * shares.get(digest, 1.0) for digest, s in each[n].items()) for each in rounds]
             for n in (0, -1)
         )
-        return plan_record(self.network.pair(), now, first, tasks[0].task, *self._how)
+        return plan_record(self.network.pair(), plan_times(now, first), tasks[0].task, *self._how)
 
     def _record(
         self, found: TunedTask, point: Point, result: Measurement, against: float | None = None
@@ -189,21 +208,29 @@ def limit(count: int, network: float) -> float:
     return TIME_LIMIT + count * network + 2 * least(count, network)
 
 
+PlanTimes = tuple[Measurement, float | None]
+"""What the other plan's module took or failed of, and the seconds that the first one's took."""
+
+
+def plan_times(other: Sequence[float], first: Sequence[float]) -> PlanTimes:
+    """From seconds that both took in the same rounds."""
+    low, share, high = np.percentile(np.array(other) / np.array(first), (25, 50, 75))
+    against = float(np.median(first))
+    return Measurement(float(share) * against, float((high - low) / share), len(first)), against
+
+
 def plan_record(
     pair: PlanPair,
-    other: Sequence[float],
-    first: Sequence[float],
+    times: PlanTimes,
     task: KernelTask,
     threads: int,
     evict: int,
     hardware: Hardware,
 ) -> Record:
-    """Of seconds that both plans took in the same rounds; `task` is one of theirs."""
-    low, share, high = np.percentile(np.array(other) / np.array(first), (25, 50, 75))
-    against = float(np.median(first))
-    result = Measurement(float(share) * against, float((high - low) / share), len(first))
+    """`task` is one that a plan runs."""
+    result, against = times
     record = record_of(task, result, threads, evict, hardware)
-    record = replace(record, task=pair.first, key=PLAN, algorithm=PLAN, config={PLAN: pair.other})
+    record = replace(record, task=pair.first, key=pair.key, algorithm=PLAN, config={PLAN: pair.other})
     return replace(record, network=pair.other, against=against)
 
 
@@ -215,8 +242,8 @@ def _variants(tasks: Sequence[TunedTask]) -> list[dict[str, Point]]:
 
 
 def _base(found: TunedTask) -> Point:
-    """The default config, unless it fails."""
-    return found.fastest if found.default in found.failed else found.default
+    """The default config, if that works."""
+    return found.default if found.before < math.inf else found.fastest
 
 
 def _doubted(found: TunedTask) -> list[Point]:

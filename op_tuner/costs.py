@@ -115,11 +115,11 @@ class MeasuredCosts:
     @property
     def compared(self) -> bool:
         """Whether there are records of whole plans."""
-        return self.records.of_plans
+        return bool(self.records.of_plans)
 
     def refuses(self, first: Sequence[KernelTask], other: Sequence[KernelTask]) -> bool:
         """Whether a network has shown that a plan of these other tasks is not faster than the first one."""
-        return self.compared and plan_pair(first, other, self.records, self.hardware, self.evict).refused
+        return self.compared and plan_pair(first, other, self.records, self.hardware, self.evict).given_up
 
     def known(self, task: KernelTask) -> Price | None:
         """What records of this machine say, or was measured now; None if nothing."""

@@ -14,10 +14,11 @@ from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any
 
+from ..compiler.target import Target
 from ..errors import BurnishError, InputError, RunError
 from .child import begin_server
 from .costs import made_by
-from .hardware import Hardware, this_hardware
+from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local
 from .measure import Measurement
 
@@ -40,25 +41,32 @@ class Request:
     candidates: Sequence[Candidate]
     alone: bool
     options: dict[str, Any]  # of `Local`
+    device: Device  # of no other one
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`busy` are seconds during which candidates were being built or run."""
+    """What came out, unless this is another device, or None, one that has ended. `busy` are seconds during
+    which candidates were being built or run."""
 
-    device: Device
+    device: Device | None
     results: list[tuple[int, Measurement]]
-    busy: float
+    busy: float = 0.0
+    worker: str = ""  # address
 
 
-def this_device() -> Device:
-    return Device(this_hardware(), made_by())
+def this_device(target: Target) -> Device:
+    """What code for the target is measured on here."""
+    return Device(hardware_of(target), made_by())
 
 
 def measure_here(request: Request) -> Answer:
-    measurer = Local(**request.options)
+    device = this_device(request.candidates[0].task.target)
+    if device != request.device:
+        return Answer(device, [])
+    measurer = Local(**request.options, hardware=device.hardware)
     results = [(n, replace(r, kernel=None)) for n, r in measurer(request.candidates, request.alone)]
-    return Answer(this_device(), results, measurer.spans.seconds)
+    return Answer(device, results, measurer.spans.seconds)
 
 
 class Server:
@@ -69,13 +77,13 @@ class Server:
         self.pid, self._stream = begin_server(_serve)
 
     def measure(self, request: Request) -> Answer:
-        """InputError and others as `Local` raises them; RunError if the process has ended."""
+        """InputError and others as `Local` raises them."""
         with self._lock:
             try:
                 self._stream.send(request)
                 answer = self._stream.recv()
             except (EOFError, OSError):
-                raise RunError("the measuring process has ended; start the worker again") from None
+                return Answer(None, [])
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -114,4 +122,6 @@ def measure_on_worker(request: Request) -> Answer:
     """In a thread of a worker. InputError unless that is one of `burnish worker`."""
     if _server is None:
         raise InputError("a dask worker that cannot measure: start workers with `burnish worker`")
-    return _server.measure(request)
+    from distributed import get_worker
+
+    return replace(_server.measure(request), worker=get_worker().address)

@@ -11,22 +11,34 @@ from .tuned_task import TunedTask
 
 SAMPLES = 20  # for the size of a space
 STEPS = 5000
+TRIAL = 0.3  # seconds, before any was made: 0.15 of a direct convolution to 1 of a large one of Winograd
 
 
 @dataclass(frozen=True)
 class Forecast:
     """Seconds and trials of the whole run, what was spent until the forecast included; seconds of the network
-    with default configs and, as is expected, with the best."""
+    with default configs and, as is expected, with the best, infinite where they are not known."""
 
     seconds: float
     trials: int
     before: float
     after: float
-    calibration: float  # seconds spent until the forecast
+    calibration: float  # seconds spent until the forecast; 0 where nothing has been measured
+    expected: float = 1.0  # the gain where the times are not known
 
     @property
     def gain(self) -> float:
-        return self.before / self.after if 0 < self.after < math.inf else 1.0
+        return self.before / self.after if 0 < self.after < math.inf else self.expected
+
+
+def foretold(tasks: Sequence[TunedTask], trials: float, seconds: float) -> Forecast:
+    """Before anything is measured, of a run that ends with so many trials or seconds: by what trials take and
+    gain of other networks. A tuning that goes on expects as much of each trial as those before gained."""
+    done = min(trials, max(1.0, seconds / TRIAL))
+    before = sum(t.trials for t in tasks)
+    each = [n / max(1, len(tasks)) for n in (before, before + done)]
+    gain = curve(tasks) * (share(int(each[1])) - share(int(each[0])))
+    return Forecast(min(seconds, done * TRIAL), int(done), math.inf, math.inf, 0.0, math.exp(gain))
 
 
 def curve(tasks: Sequence[TunedTask]) -> float:

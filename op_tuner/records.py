@@ -254,7 +254,7 @@ class Records:
         self._in_networks: dict[str, list[Record]] = {}
         self._by_work: dict[str, list[Record]] = {}
         self._without_work: list[Record] = []
-        self.of_plans = False  # whether there are any of whole plans
+        self.of_plans: list[Record] = []  # of whole plans
         for file in sorted(SHIPPED.glob("*.jsonl")) if shipped else ():
             self._take(read(file)[0])
         if own:
@@ -271,7 +271,8 @@ class Records:
         for record in records:
             if record.network:
                 self._in_networks.setdefault(record.task, []).append(record)
-                self.of_plans |= record.algorithm == PLAN
+                if record.algorithm == PLAN:
+                    self.of_plans.append(record)
                 continue
             self._by_task.setdefault(record.task, []).append(record)
             self._without_work.append(record)
@@ -301,23 +302,25 @@ class Records:
         fitting = [r for r in self.of(task) if r.hardware == machine and evict in (None, r.evict)]
         return min((r for r in fitting if r.error is None), key=lambda r: r.seconds or 0.0, default=None)
 
-    def related(self, task: KernelTask) -> list[Record]:
-        """Records of the same work on CPUs with vectors as wide as the task's, failures too: of the task, or
-        where there are none, of targets that differ in the CPU that code is scheduled for."""
+    def related(self, task: KernelTask, fits: Callable[[Record], bool] = lambda r: True) -> list[Record]:
+        """Records of the same work that worked and fit, on CPUs with vectors as wide as the task's: of the
+        task, or where there are none, of targets that differ in the CPU that code is scheduled for."""
         wide = (task.target.arch, task.target.vector_bits)
-        if found := [r for r in self.of(task) if vectors(r) == wide]:
+
+        def among(records: Iterable[Record]) -> list[Record]:
+            return [r for r in records if r.seconds is not None and vectors(r) == wide and fits(r)]
+
+        if found := among(self.of(task)):
             return found
         for record in self._without_work:
             self._by_work.setdefault(work_of(record.key), []).append(record)
         self._without_work = []
-        same = self._by_work.get(work_of(task.key), ())
-        return [r for r in same if vectors(r) == wide]
+        return among(self._by_work.get(work_of(task.key), ()))
 
     def nearest(self, task: KernelTask, hardware: Hardware | None = None) -> Record | None:
         """The fastest on the most similar machine that has a record of the work: a prior, no measurement."""
         machine = hardware or hardware_of(task.target)
-        worked = [r for r in self.related(task) if r.error is None]
-        return min(worked, key=lambda r: (machine.distance(r.hardware), r.seconds), default=None)
+        return min(self.related(task), key=lambda r: (machine.distance(r.hardware), r.seconds), default=None)
 
     def hardware_for(self, target: Target) -> Hardware:
         """Whose times count for a target: this machine's, or for one that this machine cannot be, those of
@@ -329,27 +332,54 @@ class Records:
         return max(known, key=lambda machine: known[machine], default=hardware_of(target))
 
     def pick_config(self, task: KernelTask, evict: int | None = None) -> Config:
-        """The best known answers, of the nearest machine if not of this one; else the default rule. So also
-        where the rule's answers for the other machine differ: what was best there is no help here.
+        """The best known answers: by what was measured on this machine with this compiler, once that has
+        tried what all other records say (`told`). Until then, or where nothing worked here, these stand.
 
         See `confirmed` where they were measured inside of a network; else a config is as fast as the median
         of its measurements, so that one lucky run does not decide. Where there are measurements of the kind
         `evict`, these alone count.
         """
-        worked = [r for r in self.related(task) if r.seconds is not None]
+        here = hardware_of(task.target)
+        own = [r for r in self.of(task) if _own(r, here, evict)]
+        told = self.told(task, here, evict)
+        tried = {tuple(r.config.items()) for r in own}
+        if isinstance(told, RecordedConfig) and tuple(told.answers.items()) not in tried:
+            return told
+        worked = [r for r in own if r.seconds is not None]
         if not worked or task.program is not None:
             return DefaultConfig()
-        here = hardware_of(task.target)
-        record = fastest_nearby(worked, self.in_networks(task), here, evict)
-        try:
-            template(task).params(task, RecordedConfig(record.config))
-        except RejectedConfig:
+        inside = [r for r in self.in_networks(task) if _own(r, here, evict)]
+        return _offered(task, fastest_nearby(worked, inside, here, evict)) or DefaultConfig()
+
+    def told(self, task: KernelTask, machine: Hardware, evict: int | None = None) -> Config:
+        """What records of all but a machine with this compiler would take, the nearest machine's first; else
+        the default rule. So also where the rule's answers for the other machine differ: what was best there
+        is no help here."""
+        worked = self.related(task, lambda r: not _own(r, machine, evict))
+        if not worked or task.program is not None:
             return DefaultConfig()
-        machine = record.hardware
-        if machine != here and _default_answers(task) != _default_answers(_with_caches_of(machine, task)):
+        inside = [r for r in self.in_networks(task) if not _own(r, machine, evict)]
+        record = fastest_nearby(worked, inside, machine, evict)
+        there = record.hardware
+        if there != machine and _default_answers(task) != _default_answers(_with_caches_of(there, task)):
             return DefaultConfig()
-        origin = "" if machine == here else f"{machine.cpu}, {machine.core}, {machine.cores} cores"
-        return RecordedConfig(record.config, origin)
+        origin = "" if there == machine else f"{there.cpu}, {there.core}, {there.cores} cores"
+        return _offered(task, record, origin) or DefaultConfig()
+
+
+def _own(record: Record, machine: Hardware, evict: int | None) -> bool:
+    """Whether it was measured on a machine with this compiler, in the wanted way."""
+    return record.hardware == machine and record.made_by == made_by() and evict in (None, record.evict)
+
+
+def _offered(task: KernelTask, record: Record, origin: str = "") -> RecordedConfig | None:
+    """A record's config, with the rule's answers where its own are not offered; None if it is rejected."""
+    config = RecordedConfig(record.config, origin)
+    try:
+        template(task).params(task, config)
+    except RejectedConfig:
+        return None
+    return RecordedConfig({knob: plain(answer) for knob, answer in config.chosen.items()}, origin)
 
 
 def _default_answers(task: KernelTask) -> Mapping[str, object]:

@@ -42,6 +42,7 @@ class TunedTask:
     strategy: Strategy
     default: Point
     told: Point | None = None  # what records of another compiler or machine would take
+    told_by: str = ""  # that machine; "" for this one
     times: dict[Point, list[float]] = field(default_factory=dict)  # alone, of what worked
     inside: list[Record] = field(default_factory=list)  # of networks
     failed: set[Point] = field(default_factory=set)

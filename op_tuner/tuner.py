@@ -25,7 +25,7 @@ from .chooser import Elsewhere
 from .choosing import Choosing
 from .confirm import Confirming, Network
 from .costs import CLOCK_NOISE, record_of
-from .forecast import Forecast, Outlook, curve, play, winning
+from .forecast import Forecast, Outlook, curve, foretold, play, winning
 from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local, Spans
 from .measure import SECONDS, Measurement
@@ -44,6 +44,7 @@ PATIENCE = 8  # batches after which the plan is solved again, though no rival ha
 ROUNDS = 10  # of planning in a row, each with tasks that are new to the plan
 AGAIN = 0.6  # the time of a trial over that of its task's first, which computes what results should be
 UNKNOWN = "trials or time were over before all default configs had been measured; give more"
+LATE = "time was over before all that the plan runs was compared; give more"
 TIME_LIMIT = 20.0  # seconds for one candidate, building and checking included
 
 Progress = Callable[[str, int, int], None]
@@ -104,8 +105,9 @@ class Tuner:
     The default config of every task in the plan is measured first and competes with all others, then what
     records of another compiler or machine would take. A config that is to replace the default is compared
     with it once more, in the `network` if that is given. Records of this machine and compiler count as
-    measured. `replan` gives what is wanted by all that is recorded by now; `announce` is told once how long
-    the run will take, as soon as trials have shown it; `prior` is what a learned model begins with.
+    measured. `replan` gives what is wanted by all that is recorded by now; `announce` is told how long the
+    run will take and what it will gain, by other networks before it begins, and once trials have shown it;
+    `prior` is what a learned model begins with.
     """
 
     def __init__(
@@ -185,6 +187,7 @@ class Tuner:
         self._started = time.monotonic() if started is None else started
         busy = self.measure.spans.seconds
         try:
+            self._foretell()
             self._settle()
             self._search()
             self._confirm()
@@ -217,9 +220,10 @@ class Tuner:
 
     def _task(self, wanted: Wanted) -> TunedTask:
         space = Space(wanted.task)
-        config = self.records.pick_config(wanted.task, self.evict)
-        told = space.point(config.answers) if isinstance(config, RecordedConfig) else None
-        found = TunedTask(wanted, space, self._choosing.strategy(wanted.task), space.default(), told)
+        config = self.records.told(wanted.task, self.measure.hardware, self.evict)
+        found = TunedTask(wanted, space, self._choosing.strategy(wanted.task), space.default())
+        if isinstance(config, RecordedConfig):
+            found.told, found.told_by = space.point(config.answers), config.origin
         machine, here = self.measure.hardware, made_by()
         for r in self.records.of(wanted.task):
             if r.hardware == machine and r.evict == self.evict and r.made_by == here:
@@ -235,12 +239,13 @@ class Tuner:
         A default that was disturbed, or lost its place by one measurement, is measured once more: neither the
         search nor the plan should depend on a slow moment of the machine."""
         for _ in range(ROUNDS):
-            new = [t for t in self.tasks if (t.count or t.wanted.base) and not t.default_known]
+            new = self._unknown()
             for n in range(0, len(new), BATCH):
                 self._choosing.prepare([t.strategy for t in [*self._ranking(), *new[n:]]])
                 self._try([(found, found.default) for found in new[n : n + BATCH]])
             self._try([(found, found.default) for found in new if found.excused and not found.default_known])
-            hints = [(found, point) for found in new for point in found.hints]
+            planned = [t for t in self.tasks if t.count or t.wanted.base]
+            hints = [(found, point) for found in planned if found.default_known for point in found.hints]
             for n in range(0, len(hints), BATCH):
                 self._try(hints[n : n + BATCH])
             self._default_again([t for t in new if t.disturbed] + self._dropped)
@@ -296,8 +301,9 @@ class Tuner:
 
     def _batch(self, found: TunedTask) -> None:
         self._batches += 1
-        if not found.default_known:
-            self._try([(found, point) for point in (found.default, *found.hints)])
+        if not found.default_known or found.hints:
+            points = [] if found.default_known else [found.default]
+            self._try([(found, point) for point in (*points, *found.hints)])
             return
         start = time.monotonic()
         left = max(1, self._left(found))
@@ -382,6 +388,12 @@ class Tuner:
         wanted = sum(len(self._doubted(t)) * self._cost(t) for t in self.tasks if t.count)
         return min(CONFIRMING * self._budget, (CONFIRMED - 1) * wanted)
 
+    def _foretell(self) -> None:
+        """Says it before anything is measured, roughly."""
+        if self.announce is not None:
+            within = [math.inf if limit is None else limit for limit in (self._limit, self._budget)]
+            self.announce(foretold([t for t in self.tasks if t.count], *within))
+
     def _predict(self) -> None:
         """Says how long the run will take, and what it will gain."""
         spent = self._elapsed()
@@ -407,24 +419,42 @@ class Tuner:
         if self.confirming is None:
             self._confirm_alone()
             return
-        if not all(t.default_known for t in self.tasks if t.count or t.wanted.base):
-            self.confirming.failure = UNKNOWN
-            return
         self.plan_again()
-        for _ in range(ROUNDS):
+        for done in range(ROUNDS):
+            self._measure_unknown()
+            if self._unknown():
+                self.confirming.failure = UNKNOWN
+                return
+            network = self._network()
+            if done and self._budget is not None and self._left_over() < self.confirming.shortest(network):
+                if self.confirming.expected(self.tasks, network):
+                    self.confirming.failure = LATE
+                return
             self._tell("comparing the fastest configs in the network")
-            left = math.inf if self._budget is None else self._budget - self._elapsed()
             compared = 0
-            for record in self.confirming.compare(self.tasks, self._network(), left):
-                self.records.add(record)
-                if record.task in self._tasks:  # else it is of the plan
-                    self._tasks[record.task].learn_inside(record)
+            for record in self.confirming.compare(self.tasks, network, self._left_over()):
+                with interrupts_later():
+                    self.records.add(record)
+                    if record.task in self._tasks:  # else it is of the plan
+                        self._tasks[record.task].learn_inside(record)
                 compared += 1
             if not compared or not self.plan_again():
                 return
-            self._settle()
-            if self._late(self._reserve()):
-                return
+
+    def _unknown(self) -> list[TunedTask]:
+        """Tasks of either plan whose default config has not been measured."""
+        return [t for t in self.tasks if (t.count or t.wanted.base) and not t.default_known]
+
+    def _measure_unknown(self) -> None:
+        """What the latest plan brought; not counted as trials."""
+        unknown = self._unknown()
+        if unknown and not self._over():
+            for _ in self._measure([(found, found.default) for found in unknown], alone=True):
+                pass
+
+    def _left_over(self) -> float:
+        """Seconds of the budget that are left."""
+        return math.inf if self._budget is None else self._budget - self._elapsed()
 
     def _network(self) -> float:
         """Seconds of a run by the plan of now, as far as they are known."""

@@ -3,14 +3,15 @@ network than the plan that is made without measuring. Each has the best configs 
 compiled.
 
 Such a record is one of a network (`records`). Its task is the name of the plan that is made without
-measuring, its config that of the other one: of the kernels that a plan runs and their configs.
+measuring, its config that of the other one: of the kernels that a plan runs and their configs. Its key names
+the kernels alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..compiler.kernel_task import Config, KernelTask
@@ -20,18 +21,38 @@ from .records import PLAN, Record, Records, confirmed
 
 @dataclass(frozen=True)
 class PlanPair:
-    """Names of the plan that is made without measuring and of another one with its configs; `heard` are the
-    records in which networks compared them on one machine."""
+    """The plan that is made without measuring and another one.
+
+    first, other  names of both with their configs
+    key           names of their kernels
+    heard         records in which networks compared them on one machine
+    before        such records of the same kernels with other configs, the latest last
+    """
 
     first: str
     other: str
+    key: str
     heard: tuple[Record, ...]
+    before: tuple[Record, ...]
 
     @property
     def refused(self) -> bool:
-        """Whether the other one was not faster beyond doubt."""
-        found = confirmed(self.heard)
-        return bool(self.heard) and (found is None or found.share >= 1)
+        """Whether the other one, with these configs, failed or was not faster beyond doubt."""
+        return _refused(self.heard)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the other one is not to be taken: it is refused, or was with the configs that were compared
+        last, and nothing is known of these."""
+        if self.heard or not self.before:
+            return self.refused
+        last = self.before[-1]
+        return _refused([r for r in self.before if (r.task, r.config) == (last.task, last.config)])
+
+
+def _refused(heard: Sequence[Record]) -> bool:
+    found = confirmed(heard)
+    return bool(heard) and (found is None or found.share >= 1 or any(r.error for r in heard))
 
 
 def plan_pair(
@@ -43,12 +64,15 @@ def plan_pair(
 ) -> PlanPair:
     """Of two plans by the tasks that they run, each as often as it runs; configs are what records say of such
     measurements (`evict`)."""
+    plans = [list(first), list(other)]
+    key = " ".join([PLAN, *(_digest(task.digest for task in tasks) for tasks in plans)])
     plain, name = (
         _digest(f"{task.digest} {_answers(records.pick_config(task, evict))}" for task in tasks)
-        for tasks in (first, other)
+        for tasks in plans
     )
-    said = [r for r in records.in_networks(plain) if r.hardware == machine and r.config == {PLAN: name}]
-    return PlanPair(plain, name, tuple(r for r in said if r.seconds is not None))
+    said = [r for r in records.of_plans if r.hardware == machine]
+    heard = tuple(r for r in said if r.task == plain and r.config == {PLAN: name})
+    return PlanPair(plain, name, key, heard, tuple(r for r in said if r.key == key and r not in heard))
 
 
 def _digest(lines: Iterable[str]) -> str:

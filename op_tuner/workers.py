@@ -19,6 +19,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
+from ..compiler.target import Target, host
 from ..errors import InputError, RunError, ToolError
 from .device import Answer, Device, Request, measure_on_worker, this_device
 from .isolate import TIME_LIMIT, Candidate, Spans
@@ -36,13 +37,15 @@ class Workers:
     """Measures candidates as `isolate.Local` does, on the workers of the scheduler at `address` (tcp://HOST:PORT).
 
     They must be of one kind: the same hardware and the same Burnish. InputError if they are not, or cannot be
-    reached; ToolError without dask.distributed.
+    reached; ToolError without dask.distributed. One of another kind that joins later is not asked, nor is one
+    whose measuring process has ended.
     """
 
     def __init__(
         self,
         address: str,
         threads: int,
+        target: Target | None = None,
         *,
         evict: int = 0,
         seconds: float = SECONDS,
@@ -57,7 +60,8 @@ class Workers:
             self._client = self._distributed.Client(address, timeout=CONNECT, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             raise InputError(f"no dask scheduler at {address}: {error}") from None
-        self.device = self._agree()
+        self._unable: dict[str, str] = {}  # why, by address
+        self.device = self._agree(target or host())
         self.hardware = self.device.hardware
         self.spans = Spans()
         self.idle: tuple[int, ...] = ()  # forking does not go well with the threads of a client
@@ -73,36 +77,50 @@ class Workers:
             return
         size = math.ceil(len(candidates) / max(1, len(self._addresses())))
         parts = {
-            self._client.submit(
-                measure_on_worker,
-                Request(candidates[n : n + size], alone, self.options),
-                resources={RESOURCE: 1},
-                pure=False,
-            ): n
+            self._submit(candidates[n : n + size], alone): (n, candidates[n : n + size])
             for n in range(0, len(candidates), size)
         }
         try:
             while parts:
                 for future in self._next(list(parts)):
-                    first = parts.pop(future)
-                    yield from self._results(first, candidates[first : first + size], future)
+                    first, part = parts.pop(future)
+                    found, again = self._heard(future, len(part))
+                    for some in again:
+                        parts[self._submit(part[some], alone)] = (first + some.start, part[some])
+                    yield from ((first + n, result) for n, result in found)
         finally:
             self._client.cancel(list(parts), force=True)
 
-    def _results(
-        self, first: int, candidates: Sequence[Candidate], future: Any
-    ) -> Generator[tuple[int, Measurement], None, None]:
+    def _submit(self, candidates: Sequence[Candidate], alone: bool) -> Any:
+        able = self._addresses() if self._unable else None
+        if able == []:
+            raise RunError(f"no worker is left at {self.address}: {'; '.join(set(self._unable.values()))}")
+        return self._client.submit(
+            measure_on_worker,
+            Request(candidates, alone, self.options, self.device),
+            resources={RESOURCE: 1},
+            workers=able,
+            pure=False,
+        )
+
+    def _heard(self, future: Any, count: int) -> tuple[list[tuple[int, Measurement]], list[slice]]:
+        """Of `count` candidates the results, and the parts of them that are to be measured elsewhere, or each
+        by itself, where they ended one worker after the other."""
         try:
             answer: Answer = future.result()
         except self._distributed.KilledWorker as error:
-            for n in range(len(candidates)):
-                yield first + n, Measurement.failed("crash", f"every worker that tried it ended: {error}")
-            return
+            if count > 1:
+                return [], [slice(n, n + 1) for n in range(count)]
+            return [(0, Measurement.failed("crash", f"every worker that tried it ended: {error}"))], []
         if answer.device != self.device:
-            raise InputError(f"a worker of another kind: {answer.device}; the others are {self.device}")
+            self._unable[answer.worker] = (
+                "a measuring process has ended; start its worker again"
+                if answer.device is None
+                else f"a worker of another kind: {answer.device}; the others are {self.device}"
+            )
+            return [], [slice(0, count)]
         self.spans.add(answer.busy)
-        for n, result in answer.results:
-            yield first + n, result
+        return answer.results, []
 
     def _next(self, futures: list[Any]) -> list[Any]:
         """Those that are done, one at least."""
@@ -116,15 +134,15 @@ class Workers:
 
     def _addresses(self) -> list[str]:
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        return [address for address, info in workers.items() if RESOURCE in info["resources"]]
+        return [a for a, info in workers.items() if RESOURCE in info["resources"] and a not in self._unable]
 
-    def _agree(self) -> Device:
+    def _agree(self, target: Target) -> Device:
         end = time.monotonic() + CONNECT
         while not (addresses := self._addresses()):
             if time.monotonic() > end:
                 raise InputError(f"the scheduler at {self.address} has no worker; start some: burnish worker")
             time.sleep(0.1)
-        kinds = set(self._client.run(this_device, workers=addresses).values())
+        kinds = set(self._client.run(this_device, target, workers=addresses).values())
         if len(kinds) > 1:
             raise InputError(f"workers of different kinds: {'; '.join(sorted(map(str, kinds)))}")
         device = kinds.pop()

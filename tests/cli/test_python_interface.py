@@ -14,6 +14,7 @@ import burnish
 import numpy as np
 import onnx
 import pytest
+from burnish.commands.compile import facts
 from burnish.commands.peers.burnish_peer import algorithms
 from burnish.compiler.target import host_threads
 from burnish.op_tuner.records import RecordedConfig
@@ -48,6 +49,16 @@ def test_how_many_configs_are_recorded(two_layers, module):
     different = len({step.kernel for step in module.plan.steps})
     assert 0 < recorded().recorded <= different
     assert f"({recorded().recorded} configs from records)" in algorithms(recorded())
+    assert not recorded().origins
+
+
+def test_configs_of_another_machine_are_reported(two_layers, tmp_path):
+    options = {"dims": {"batch": 6}, "pick_config": lambda t: RecordedConfig({}, "A CPU, znver9, 8 cores")}
+    module = burnish.compile(two_layers, **options)
+    assert module.origins == {"A CPU, znver9, 8 cores": module.recorded}
+    module.save(tmp_path / "m.so")
+    said = f"{module.recorded} configs from records ({module.recorded} of A CPU, znver9, 8 cores)"
+    assert said in facts(module, tmp_path / "m.so")
 
 
 @pytest.mark.parametrize("threads", [-1, 1025, 10**12, 2.0, "2", [1]])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as xml
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from burnish.commands.charts import Chart, Scale, span
 from burnish.commands.machine import Limits
+from burnish.commands.tune import _summary
 from burnish.commands.tune_page import accuracies, page
 from burnish.network_plans import Change
 from burnish.op_tuner.forecast import Forecast
@@ -38,7 +40,7 @@ def kernel(name="conv<3>", **fields):
 
 def tuning(kernels, history=(), changes=(), forecast=None):
     how = (Path("r.jsonl"), 2, len(history), 60.0, False, Spent(60.0, 30.0, 20.0, 10.0), forecast)
-    return Tuning(tuple(kernels), tuple(changes), *how, tuple(history), "", "")
+    return Tuning(tuple(kernels), tuple(changes), *how, tuple(history), "", {}, "")
 
 
 def drawn(found):
@@ -57,6 +59,7 @@ def test_what_was_measured_is_shown():
     names = [title.text for title in root.iter(f"{svg}title")]
     assert "conv<3>, direct: 100.0 GFLOP/s" in names and "conv<3>, direct: 50.0 GFLOP/s before" in names
     assert "batch 1: 1.00 of 4" in names and "200 GFLOP/s" in names
+    assert "limits of the machine that measured are not known" not in text
     assert "2 → 0" in text and "2.00×" in text and "conv1" in text and "forecast 61 s" in text
 
 
@@ -97,3 +100,15 @@ def test_spans():
     assert span([]) == (0.0, 2.0) and span([INF, 2.0, 4.0]) == pytest.approx((1.9, 4.1))
     low, high = span([0.0, 1.0, 100.0], log=True)
     assert 0 < low < 1 and high > 100
+
+
+def test_elsewhere_there_is_no_roofline():
+    """Workers and simulations are other machines; what this one can do says nothing of them."""
+    text = page(tuning([kernel()]), "net", None)
+    xml.fromstring(text.split("\n", 1)[1])
+    assert "limits of the machine that measured are not known" in text and "Measured peak" not in text
+
+
+def test_configs_of_another_machine_are_reported():
+    found = replace(tuning([kernel()]), hints={"A CPU, znver9, 8 cores": 3})
+    assert "3 kernels began with what was the best on A CPU, znver9, 8 cores" in _summary(found, "burnish")

@@ -97,6 +97,26 @@ def test_errors(act, error, says):
     chooser.close()
 
 
+def test_one_that_ended_is_begun_again(tmp_path):
+    """And told and asked everything again."""
+    ended = tmp_path / "ended"
+
+    class Once(Random):
+        def propose(self, count):
+            if not ended.exists():
+                ended.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return [(("known", len(self.times)),)] * count
+
+    chooser = Chooser(lambda task: Once(Space(task)), CPUS)
+    first, second = chooser.strategy(double()), chooser.strategy(double(101))
+    first.tell((("lanes", 1),), 1.0)
+    first.ask(2)
+    second.ask(3)
+    assert second.propose(3) == [(("known", 0),)] * 3 and first.propose(2) == [(("known", 1),)] * 2
+    chooser.close()
+
+
 class Measurer:
     """With CPUs to spare; a config's time follows from its answer."""
 

@@ -179,6 +179,17 @@ def test_what_records_would_take_is_compared_though_it_is_slow_alone(task, recor
     assert network.asked == [[{1}, {4}]], "what had no place before"
 
 
+def test_what_records_would_take_is_measured_though_the_default_is_known(task, records):
+    """A tuning that ended before it had got so far; until then it is what is taken."""
+    alone = record_of(task, Measurement(7e-3, 0.0, 5, config={"x": 5}), 1, 0)
+    records.add(replace(alone, burnish="0" * 16))
+    records.add(record_of(task, Measurement(ALONE[1], 0.0, 5, config={"x": 1}), 1, 0))
+    assert picked(task, records) == 5
+    found, _ = tuned(task, records, Network({1: 1.0, 5: 1.1}), trials=1)
+    assert found.measured == 1 and [h.seconds for h in found.history] == [ALONE[5]]
+    assert picked(task, records) == 1
+
+
 def test_a_task_that_the_plan_does_not_run_is_not_compared(task, records):
     network = Network(ALONE)
     tuned(task, records, network, calls=0)
@@ -200,6 +211,92 @@ def test_a_module_that_fails_is_its_configs_outcome(task, records):
     (failed,) = (r for r in records.in_networks(task) if r.error)
     assert failed.error == "crash" and failed.config == {"x": 2} and not found.confirming.failure
     assert picked(task, records) == 3
+
+
+class Wrong(Network):
+    """The module fails in which the task of this digest has the fastest config alone; what it failed for."""
+
+    digest, error = "", "crash"
+
+    def __call__(self, variants, seconds, time_limit):
+        found = super().__call__(variants, seconds, time_limit)
+        xs = [dict(v[self.digest])["x"] for v in variants]
+        return Turns([], xs.index(2), self.error, "what it said") if 2 in xs else found
+
+
+def several(task, records, network, **how):
+    """Tunes four tasks; by name, what is taken of each."""
+    tasks = {name: replace(task, name=name) for name in "abcd"}
+    network.digest = tasks["b"].digest
+    wanted = [Wanted(t, 1, 1) for t in tasks.values()]
+    found = Tuner(wanted, records, threads=1, strategy="random", measure=Alone(), network=network)
+    found.run(**how)
+    return found, {name: picked(t, records) for name, t in tasks.items()}, tasks["b"]
+
+
+def test_of_several_configs_in_a_module_that_fails_the_one_is_found(task, records):
+    network = Wrong({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9})
+    found, taken, bad = several(task, records, network, trials=20)
+    assert taken == {"a": 2, "b": 3, "c": 2, "d": 2} and not found.confirming.failure
+    (failed,) = (r for t in found.tasks for r in records.in_networks(t.task) if r.error)
+    assert (failed.task, failed.config, failed.error) == (bad.digest, {"x": 2}, "crash")
+
+
+def test_where_there_is_no_time_to_find_it_none_of_them_is_taken(task, records, monkeypatch):
+    clock = [0.0]
+
+    class Slow(Wrong):
+        def __call__(self, variants, seconds, time_limit):
+            clock[0] += 100
+            return super().__call__(variants, seconds, time_limit)
+
+    monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
+    _, taken, _ = several(task, records, Slow({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9}), trials=20, budget=50.0)
+    assert set(taken.values()) == {3}
+
+
+def test_a_module_for_which_memory_is_short_is_no_configs_outcome(task, records):
+    network = Wrong({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9})
+    network.error = "memory"
+    found, taken, _ = several(task, records, network, trials=20)
+    assert set(taken.values()) == {3} and not found.confirming.failure, "the other modules are compared"
+    assert not [r for t in found.tasks for r in records.in_networks(t.task) if r.error]
+
+
+def test_memory_for_one_module_alone(task, records):
+    class Large(Network):
+        def __call__(self, variants, seconds, time_limit):
+            self.asked.append(len(variants))
+            return Turns([], 1, "memory", "there is none")
+
+    network = Large({})
+    found, state = tuned(task, records, network)
+    assert network.asked == [4, 3, 2] and "not enough memory" in found.confirming.failure
+    assert dict(state.best) == {"x": 2} and not records.in_networks(task)
+
+
+def test_what_a_late_plan_brings_is_measured_before_it_is_compared(task, records, monkeypatch):
+    """Planning again at the end, when there is no time to search, may bring a task that is new."""
+    clock, late = [0.0], replace(task, name="late")
+
+    class Slow(Alone):
+        def __call__(self, candidates, alone=False):
+            for found in super().__call__(candidates, alone):
+                clock[0] += 1
+                yield found
+
+    monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
+    network = Network({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9, 5: 1.0})
+    network.preparing = 1.0
+    first = [Wanted(replace(task, name=name), 1, 1) for name in "abcdefghijkl"]
+    found = Tuner(
+        *(first, records),
+        **{"threads": 1, "strategy": "random", "measure": Slow(), "network": network},
+        replan=lambda: [*first, Wanted(late, 1, 0)] if clock[0] > 20 else first,
+    )
+    found.run(budget=30.0)
+    assert network.asked and not found.confirming.failure
+    assert late.digest in {t.task.digest for t in found.tasks if t.default_known}
 
 
 def test_a_config_that_fails_in_the_network_is_not_taken_though_no_other_was_compared(task, records):
@@ -255,7 +352,19 @@ def test_plans_are_compared_with_the_best_configs(task, records, first, refused)
     assert again.asked == [], "it is known"
     assert plan_pair(*tasks, Records(records.path, shipped=False), this_hardware()) == pair
     records.add(*(replace(r, config={"x": 5}, seconds=r.seconds / 2) for r in records.in_networks(task)))
-    assert not network.pair().heard, "with another config it is another plan"
+    pair = network.pair()
+    assert not pair.heard and not pair.refused, "with another config it is another plan"
+    assert pair.given_up == refused, "until that is compared"
+
+
+def test_a_plan_that_fails_is_refused(task, records):
+    tasks = ([replace(task, name="first")], [task, task])
+    network = Plans({}, 1.0, records, tasks)
+    network.bad = 1
+    found, _ = tuned(task, records, network, calls=1)
+    assert not found.confirming.failure and network.pair().refused
+    assert [r.error for r in network.pair().heard] == ["crash"] and not records.in_networks(task)
+    assert plan_pair(*tasks, Records(records.path, shipped=False), this_hardware()).refused
 
 
 def test_a_plan_without_measuring_that_fails_leaves_the_others(task, records):

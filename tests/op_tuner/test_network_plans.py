@@ -104,6 +104,18 @@ def test_a_plan_that_is_slower_in_the_network_is_not_made(plans, compiled):
     assert plans.calls == first and not plans.differs and not plans.changes()
     pipeline.compile(zoo.build("digits"), threads=1, records=records.path)
     assert Counter(compiled) == first
+    other = unlike_default(rival.task)
+    tell(plans, rival.task, min(rival.targets) / 3, other)
+    plans.wanted()
+    assert plans.calls == now and not plans.pair().heard, "a tuner asks again"
+    pipeline.compile(zoo.build("digits"), threads=1, records=records.path)
+    assert Counter(compiled) == first, "a compilation waits for the answer"
+    plans.deciding = True
+    plans.wanted()
+    assert plans.calls == first, "as a tuner does at its end"
+    plans.deciding = False
+    plans.wanted()
+    pair = plans.pair()
     for _ in range(2):
         say(records, rival.task, pair, 0.5e-3)
     plans.wanted()
@@ -139,10 +151,26 @@ def test_a_measured_plan_is_compared_with_the_predicted_one(plans, tmp_path, mon
     assert len(taken) == 1 + disturbed
 
 
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_measured_plan_whose_module_fails_is_not_made(plans, tmp_path, monkeypatch, failed):
+    """Where that of the plan without measuring fails, nothing is known."""
+    settle(plans)
+    first = plans.calls
+    rival = max((w for w in plans.wanted() if w.targets and not w.count), key=lambda w: w.targets[0])
+    records = tell(plans, rival.task, min(rival.targets) / 2)
+    ended = Turns([], failed, "crash", "SIGSEGV")
+    monkeypatch.setattr(network_turns, "take_turns", lambda *args, **how: ended)
+    store = KernelStore(folder=tmp_path / "kernels")
+    assert network_turns.compare(plans, records, store) == (failed == 0)
+    plans.wanted()
+    assert (plans.calls == first) == (failed == 0)
+
+
 def say(records, task, pair, seconds):
     """That the plan took so long, where a millisecond is what it takes without measuring."""
     result = Measurement(seconds, 0.0, 20, config={})
-    what = {"task": pair.first, "algorithm": PLAN, "config": {PLAN: pair.other}, "network": pair.other}
+    what = {"task": pair.first, "key": pair.key, "algorithm": PLAN, "config": {PLAN: pair.other}}
+    what["network"] = pair.other
     records.add(replace(record_of(task, result, 1, 1), **what, against=1e-3))
 
 

@@ -11,17 +11,29 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from burnish.compiler.code_version import compiler_version
 from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.target import get_target
 from burnish.compiler.templates import naive
 from burnish.errors import InputError
 from burnish.op_tuner.costs import MeasuredCosts
 from burnish.op_tuner.hardware import Hardware, this_hardware
-from burnish.op_tuner.records import RecordedConfig, Records, append, best_per_task, merge, parse_record, read
+from burnish.op_tuner.records import (
+    RecordedConfig,
+    Records,
+    append,
+    best_per_task,
+    llvm_version,
+    merge,
+    parse_record,
+    read,
+)
 
 from .tasks import double, record
 
 OTHER = Hardware("Other CPU", "znver1", ("avx2",), 8, 32768, 524288, 16 << 20)
+SIBLING = replace(this_hardware(), cores=999)
+OWN = {"burnish": compiler_version()[:16], "llvm": llvm_version()}  # of records made with this compiler
 
 
 def test_a_line_reads_back():
@@ -109,14 +121,20 @@ def test_a_file_that_cannot_be_written(tmp_path):
         read(tmp_path)
 
 
-def test_best_nearest_and_the_config_to_take(tmp_path):
+@pytest.fixture
+def lanes(monkeypatch):
+    """The naive template asks for them."""
+    monkeypatch.setattr(naive, "params", lambda task, cfg: cfg.choose("lanes", (1, 2, 4, 8, 16), 1))
+
+
+def test_best_nearest_and_the_config_to_take(tmp_path, lanes):
     task = double()
     mine = [
-        record(task=task.digest, seconds=s, config={"lanes": n}) for n, s in ((1, 3.0), (4, 1.0), (8, 2.0))
+        record(task=task.digest, seconds=s, config={"lanes": n}, **OWN)
+        for n, s in ((1, 3.0), (4, 1.0), (8, 2.0))
     ]
-    failed = record(task=task.digest, seconds=None, error="wrong", config={"lanes": 2})
-    sibling = replace(this_hardware(), cores=999)
-    near = record(task=task.digest, seconds=0.5, hardware=sibling, config={"lanes": 16})
+    failed = record(task=task.digest, seconds=None, error="wrong", config={"lanes": 2}, **OWN)
+    near = record(task=task.digest, seconds=0.5, hardware=SIBLING, config={"lanes": 16})
     far = record(task=task.digest, seconds=0.1, hardware=OTHER, config={"lanes": 2})
     records = Records(tmp_path / "r.jsonl", shipped=False)
     assert records.best(task) is None and type(records.pick_config(task)) is DefaultConfig
@@ -124,14 +142,16 @@ def test_best_nearest_and_the_config_to_take(tmp_path):
     assert records.best(task) is None and records.nearest(task) == near
     assert records.pick_config(task).choose("lanes", (1, 16), 1) == 16
     records.add(*mine, failed, record())
+    assert records.pick_config(task).choose("lanes", (1, 16), 1) == 16, "stands until it is tried here"
+    records.add(replace(near, hardware=this_hardware(), seconds=2.0, **OWN))
     assert records.best(task) == mine[1] and records.best(task, evict=0) is None
     config = records.pick_config(task)
     assert config.choose("lanes", (1, 4), 1) == 4 and config.choose("lanes", (1, 2), 2) == 2
-    assert len(records) == 7 and len(records.of(task)) == 6
+    assert len(records) == 8 and len(records.of(task)) == 7
     assert [r.seconds for r in best_per_task(records.of(task))] == [0.1, 0.5, 1.0]
 
 
-def test_a_cpu_helps_another_whose_vectors_are_as_wide(tmp_path):
+def test_a_cpu_helps_another_whose_vectors_are_as_wide(tmp_path, lanes):
     task = replace(double(), target=replace(get_target("x86-64-v3"), cpu="haswell"))
     there = replace(task, target=replace(task.target, name="host", cpu="znver3"))
     wide = replace(OTHER, cpu="Wide CPU", isa=("avx2", "avx512f"))
@@ -147,14 +167,43 @@ def test_a_cpu_helps_another_whose_vectors_are_as_wide(tmp_path):
     assert config.choose("lanes", (1, 16), 1) == 16 and config.origin == "Other CPU, znver1, 8 cores"
     other_work = replace(task, threads=2)
     assert type(records.pick_config(other_work)) is DefaultConfig
-    own = record(task=task.digest, key=task.key, target="x86-64-v3/haswell", config={"lanes": 4})
-    records.add(own)
-    assert (
-        records.pick_config(task).choose("lanes", (4, 16), 16) == 4 and records.pick_config(task).origin == ""
-    )
+    own = record(task=task.digest, key=task.key, target="x86-64-v3/haswell", config={"lanes": 4}, **OWN)
+    records.add(own, replace(own, config={"lanes": 16}, seconds=None, error="wrong"))
+    config = records.pick_config(task)
+    assert config.choose("lanes", (4, 16), 16) == 4 and config.origin == ""
 
 
-def test_where_the_rule_differs_between_machines_it_is_taken(tmp_path, monkeypatch):
+def test_what_others_found_stands_until_it_is_tried_here(tmp_path, lanes):
+    """An interrupted tuning that got no further than default configs leaves a network as fast as it was."""
+    task = double()
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    made = record(task=task.digest, key=task.key, seconds=1e-3)
+    records.add(replace(made, hardware=SIBLING, config={"lanes": 8}))
+    records.add(replace(made, seconds=2e-3, config={"lanes": 16}))
+    assert records.pick_config(task).answers == {"lanes": 16}, "of this machine, though slower"
+    made = replace(made, **OWN)
+    records.add(replace(made, seconds=3e-3, config={"lanes": 1}))
+    assert records.pick_config(task).answers == {"lanes": 16}
+    records.add(replace(made, seconds=None, error="crash", config={"lanes": 2}))
+    assert records.pick_config(task).answers == {"lanes": 16}
+    assert records.told(task, this_hardware()).answers == {"lanes": 16}
+    records.add(replace(made, seconds=5e-3, config={"lanes": 16}))
+    assert records.pick_config(task).answers == {"lanes": 1}, "was tried, and is slower"
+    assert records.told(task, this_hardware()).answers == {"lanes": 16}
+
+
+def test_where_all_failed_here_others_stand(tmp_path, lanes):
+    task = double()
+    there = replace(task, target=replace(task.target, cpu="sibling"))
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    failed = record(task=task.digest, key=task.key, seconds=None, error="wrong", config={"lanes": 4}, **OWN)
+    records.add(failed, record(task=there.digest, key=there.key, hardware=SIBLING, config={"lanes": 8}))
+    assert records.pick_config(task).answers == {"lanes": 8}
+    records.add(replace(failed, config={"lanes": 8}))
+    assert type(records.pick_config(task)) is DefaultConfig
+
+
+def test_where_the_rule_differs_between_machines_it_is_taken(tmp_path, monkeypatch, lanes):
     """What was best with smaller caches is no help where the template itself would do otherwise."""
     task = double()
     records = Records(tmp_path / "r.jsonl", shipped=False)
@@ -173,7 +222,7 @@ def test_where_the_rule_differs_between_machines_it_is_taken(tmp_path, monkeypat
     assert isinstance(records.pick_config(task), RecordedConfig)
 
 
-def test_configs_for_other_vectors_are_not_taken_though_the_cpu_has_the_same_name(tmp_path):
+def test_configs_for_other_vectors_are_not_taken_though_the_cpu_has_the_same_name(tmp_path, lanes):
     """A hypervisor may hide half of a CPU's vectors."""
     narrow = replace(get_target("x86-64-v3"), name="host", cpu="znver5")
     task = replace(double(), target=narrow)
@@ -185,7 +234,7 @@ def test_configs_for_other_vectors_are_not_taken_though_the_cpu_has_the_same_nam
     assert records.pick_config(task).choose("lanes", (1, 16), 1) == 16
 
 
-def test_a_network_has_the_configs_that_were_measured_as_in_it(tmp_path):
+def test_a_network_has_the_configs_that_were_measured_as_in_it(tmp_path, lanes):
     task = double()
     own = [record(task=task.digest, evict=0, seconds=1.0 + n, config={"lanes": n}) for n in (2, 4)]
     more = [record(task=task.digest, evict=1 << 20, seconds=9.0 - n, config={"lanes": n}) for n in (2, 4, 8)]

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from burnish.cli import cli
@@ -134,6 +135,59 @@ def test_workers_of_another_burnish_are_refused(site, monkeypatch):
         Workers(site.address, 1)
 
 
+def server_of(worker):
+    """The measuring process of a worker that has nothing to do."""
+    (pid,) = (int(name) for name in os.listdir("/proc") if name.isdigit() and parent(name) == worker)
+    return pid
+
+
+def test_a_worker_whose_measuring_process_has_ended_is_not_asked_again(site):
+    second = site.begin()
+    measure = Workers(site.address, 1, seconds=0.002)
+    candidates = [Candidate(double(n), Space.config(Space(double(n)).default())) for n in (100, 101, 102)]
+    os.kill(server_of(second), signal.SIGKILL)
+    for _ in range(2):
+        found = dict(measure(candidates))
+        assert sorted(found) == [0, 1, 2] and not any(r.error for r in found.values())
+    os.kill(server_of(site.pids[0]), signal.SIGKILL)
+    with pytest.raises(RunError, match=r"no worker is left at .*: a measuring process has ended; start"):
+        list(measure(candidates))
+    measure.close()
+
+
+def test_a_worker_of_another_kind_that_joins_late_is_not_asked(site, monkeypatch):
+    measure = Workers(site.address, 1, seconds=0.002)
+    monkeypatch.setattr(device, "made_by", lambda: "0123 1.2.3")
+    site.begin()
+    monkeypatch.undo()
+    candidates = [Candidate(double(n), Space.config(Space(double(n)).default())) for n in (100, 101, 102)]
+    found = dict(measure(candidates))
+    assert sorted(found) == [0, 1, 2] and not any(r.error for r in found.values())
+    assert len(measure._addresses()) == 1 and "Burnish 0123 1.2.3" in str(measure._unable)
+    measure.close()
+
+
+def end_workers(request):
+    raise workers.distributed().KilledWorker("task", SimpleNamespace(address="tcp://127.0.0.1:9"), 3)
+
+
+def test_candidates_that_end_workers_are_measured_each_by_itself(site, monkeypatch):
+    """The scheduler gives up on what has ended three workers."""
+    measure = Workers(site.address, 1, seconds=0.002)
+    submit, sizes = measure._client.submit, []
+
+    def killing(ask, request, **how):
+        sizes.append(len(request.candidates))
+        bad = any(c.task.expr.params[0][1].shape == (101,) for c in request.candidates)
+        return submit(end_workers if bad else ask, request, **how)
+
+    monkeypatch.setattr(measure._client, "submit", killing)
+    candidates = [Candidate(double(n), Space.config(Space(double(n)).default())) for n in (100, 101, 102)]
+    found = dict(measure(candidates))
+    assert sizes == [3, 1, 1, 1] and [found[n].error for n in range(3)] == [None, "crash", None]
+    measure.close()
+
+
 def test_without_workers_it_ends(site, monkeypatch):
     measure = Workers(site.address, 1, seconds=0.002)
     monkeypatch.setattr(workers, "LONELY", 1.0)
@@ -145,8 +199,11 @@ def test_without_workers_it_ends(site, monkeypatch):
 
 
 def parent(pid):
-    with open(f"/proc/{pid}/stat") as f:
-        return int(f.read().rsplit(")", 1)[1].split()[1])
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return int(f.read().rsplit(")", 1)[1].split()[1])
+    except FileNotFoundError:
+        return 0
 
 
 def raise_timeout():
