@@ -49,5 +49,9 @@ class RunError(BurnishError):
     """A compiled module reported an error while running, such as an index out of range."""
 
 
+class NoMemoryError(RunError):
+    """A module, or a run of it, needs more memory than the machine or its GPU gives."""
+
+
 class InternalError(BurnishError):
     """A verifier found an inconsistency in Burnish itself: please report it with the model."""

@@ -4,15 +4,20 @@ measuring, for a tuner that compares them."""
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
-from .compiler.build_kernel import Kernel
+from .compiler.build_kernel import Kernel, device_program
 from .compiler.ir.graph import Graph
 from .compiler.kernel_task import Config, DefaultConfig, KernelTask
-from .graph_passes.make_plan import make_plan
+from .compiler.target import host_threads
+from .errors import BurnishError
+from .graph_passes.make_plan import Packed, make_plan
 from .graph_passes.make_tasks import kernel_tasks
 from .kernel_cache import KernelStore
 from .module import Module
@@ -25,6 +30,7 @@ from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
 from .op_tuner.whole_plans import PlanPair
 from .runtime.binding import Context
+from .runtime.nvcc import fatbin
 
 SEED = 0
 COMPARISONS = 2  # of two plans, at most, where the machine disturbs them
@@ -68,8 +74,13 @@ class NetworkTurns:
         None stands for the plan that is made without measuring: tasks that the plan of now runs, too, have
         there the configs of the first variant, the others what records say."""
         make = _Modules(self.plans, self.store, variants)
+        start = time.monotonic()
+        if self.plans.target.gpu is not None and self.plans.target.gpu.language == "cuda":
+            make.compile_ahead()
+        ahead = time.monotonic() - start
         threads = self.plans.threads
-        return take_turns(make, len(variants), threads=threads, seconds=seconds, time_limit=time_limit)
+        turns = take_turns(make, len(variants), threads=threads, seconds=seconds, time_limit=time_limit)
+        return replace(turns, preparing=turns.preparing + ahead)
 
 
 def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
@@ -107,7 +118,27 @@ class _Modules:
         self.graphs: dict[bool, Graph] = {}  # by whether the plan is that of now
         self.weights: dict[bool, np.ndarray] = {}
 
+    def compile_ahead(self) -> None:
+        """Fills the cache of programs for a GPU, which take seconds each, by all cores; the process that runs
+        modules has one. What is wrong with one is seen there."""
+
+        def compiled(packed: Packed, kernels: Mapping[int, Kernel]) -> None:
+            with suppress(BurnishError):
+                device_program(_different(kernels), packed.plan.kernels, self.plans.target, fatbin)
+
+        with ThreadPoolExecutor(host_threads()) as pool:
+            for n in range(len(self.variants)):
+                pool.submit(compiled, *self._made(n)[:2])
+
     def __call__(self, n: int) -> Loaded:
+        target, threads = self.plans.target, self.plans.threads
+        packed, kernels, tasks = self._made(n)
+        context = Module.from_kernels(packed, _different(kernels), target, threads).context()
+        _feed(context)
+        owners = {step.symbol: tasks[n].digest for n, k in kernels.items() for step in k.steps}
+        return Loaded(context, [owners.get(step.kernel, "") for step in context.module.steps])
+
+    def _made(self, n: int) -> Made:
         target, threads = self.plans.target, self.plans.threads
         points, now = self.variants[n]
         if now not in self.graphs:
@@ -121,12 +152,15 @@ class _Modules:
 
         kernels = self.store.build_all(tasks, pick)
         packed = make_plan(self.graphs[now], kernels, {}, target)
-        packed = replace(packed, weights=self.weights.setdefault(now, packed.weights))
-        different = list({k.name: k for k in kernels.values()}.values())
-        context = Module.from_kernels(packed, different, target, threads).context()
-        _feed(context)
-        owners = {step.symbol: tasks[n].digest for n, k in kernels.items() for step in k.steps}
-        return Loaded(context, [owners.get(step.kernel, "") for step in context.module.steps])
+        return replace(packed, weights=self.weights.setdefault(now, packed.weights)), kernels, tasks
+
+
+Made = tuple[Packed, dict[int, Kernel], dict[int, KernelTask]]
+"""A plan, and its nodes' kernels and tasks."""
+
+
+def _different(kernels: Mapping[int, Kernel]) -> list[Kernel]:
+    return list({k.name: k for k in kernels.values()}.values())
 
 
 def _feed(context: Context) -> None:

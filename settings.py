@@ -78,6 +78,11 @@ OPENCL_CACHE = Knob(
     "1",
     "whether what an OpenCL driver has built is kept in the cache folder for later processes; 0 for no",
 )
+GPU_POISON = Knob(
+    "BURNISH_GPU_POISON",
+    "0",
+    "whether a module's memory on an NVIDIA GPU begins as NaN, so that what kernels leave out shows",
+)
 CUDACXX = Knob("CUDACXX", "nvcc, /usr/local/cuda/bin/nvcc", "the CUDA compiler for modules for NVIDIA GPUs")
 
 KNOBS = (
@@ -90,6 +95,7 @@ KNOBS = (
     MALI_ROOT,
     OPENCL_DEVICE,
     OPENCL_CACHE,
+    GPU_POISON,
     CUDACXX,
 )
 

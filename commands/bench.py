@@ -116,13 +116,15 @@ def bench(
     progress: Callable[[str], None] = lambda message: None,
     device: CudaMachine | None = None,
     compare: Compare | None = None,
+    keep: Callable[[BenchResult], None] = lambda found: None,
 ) -> BenchResult:
     """Compare `contestants`: subjects (Burnish) and peers, of which the fastest is what all are held against.
 
     A contestant that is not installed, fails or gives wrong outputs is a row that says so. `make_inputs`
     gives the inputs of a model from a seed; `progress` is told what happens next. On a GPU, `device` is what
     it can do, and without a `name` there is none: every row says so. `compare` takes a session's measurements
-    elsewhere (`bench_apart`). Raises InputError for fewer than 1 round or thread.
+    elsewhere (`bench_apart`). `keep` is given what there is so far, behind each model and number of threads.
+    Raises InputError for fewer than 1 round or thread.
     """
     if rounds < 1 or min(threads, default=0) < 1:
         raise InputError(f"bench needs at least 1 round and 1 thread, not rounds={rounds}, threads={threads}")
@@ -132,17 +134,23 @@ def bench(
     limits = Limits({}, {}) if device else measure_limits(threads)
     missing = f"{NOT_MEASURED}no GPU here" if device and not device.name else None
     versions = {peer.name: peer.version() for peer in contestants if peer.available() is None}
-    groups = []
+    groups: list[Group] = []
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+    def found() -> BenchResult:
+        what = (date, describe_machine(), limits, rounds, seed, load, tuple(groups), versions, device)
+        return BenchResult(*what)
+
     for name, model in models:
         network = Network(name, model)
         for count in (0,) if device else threads:
             session = Session(network, count, rounds, seed, min_seconds, make_inputs, progress, missing)
             groups.append((compare or Session.compare)(session, contestants, versions))
+            keep(found())
     if device is None:
         progress("measuring this machine's peak again")
         limits = _best(limits, measure_limits(threads))
-    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    return BenchResult(date, describe_machine(), limits, rounds, seed, load, tuple(groups), versions, device)
+    return found()
 
 
 def _best(first: Limits, second: Limits) -> Limits:

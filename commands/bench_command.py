@@ -179,6 +179,12 @@ def command(
         against = "onnxruntime" if emulated else "torch" if on_cuda else ",".join(peers.DEFAULT)
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
     reports: Any = bench_counts_report if emulated else bench_report
+
+    def keep(found: Any) -> None:
+        """What there is so far: whatever ends a long comparison, its rows until then are there."""
+        if json_file:
+            write_file(json_file, reports.to_json(found))
+
     result: Any
     if emulated:
         others = peers.find_emulated(names, peers.System.find(root, machine), tflite) if names else []
@@ -191,7 +197,7 @@ def command(
         for kind in precisions:
             rounded = partial(own, precision=kind)
             contestants += _subjects(rounded, measure, bool(tuning), records, on_cuda, took[kind], kind)
-        contestants += peers.find_cuda(names) if on_cuda else peers.find(names, tflite)
+        contestants += peers.find_cuda(names, precisions) if on_cuda else peers.find(names, tflite)
         for kind in () if isinstance(gpu, str) else precisions:
             if tuning:
                 how = {**tuning, "records": records, "target": target, "precision": kind}
@@ -199,11 +205,11 @@ def command(
             if measure and machine.gpu:
                 measured = partial(own, measure=True, records=records, precision=kind)
                 _measure_ahead(networks, threads, measured)
-        result = _timed(networks, contestants, machine, gpu, threads=threads, rounds=rounds, seed=seed)
+        how = {"threads": threads, "rounds": rounds, "seed": seed, "keep": keep}
+        result = _timed(networks, contestants, machine, gpu, **how)
     report = reports.report(result)
     report.show()
-    if json_file:
-        write_file(json_file, reports.to_json(result))
+    keep(result)
     if markdown:
         write_file(markdown, report.to_markdown())
 
@@ -261,6 +267,7 @@ def _timed(
     threads: Sequence[int],
     rounds: int,
     seed: int,
+    keep: Callable[[BenchResult], None],
 ) -> BenchResult:
     """What `contestants` take here, in turns; `gpu` is that of a CUDA target, or why there is none."""
     device = {"device": str(find_gpu(machine))} if machine.gpu and gpu is None else {}
@@ -276,6 +283,7 @@ def _timed(
             seed=seed,
             progress=progress,
             device=limits,
+            keep=keep,
             compare=None if machine.gpu else compare_apart,  # a driver that runs is lost to a child
         )
     return replace(result, versions={**result.versions, **device})

@@ -78,7 +78,7 @@ def _find() -> dict[str, object] | None:
 def _kernel_module() -> str:
     """The version of the driver's part in the kernel, which several drivers for one CUDA differ in."""
     with suppress(OSError):
-        match = re.search(r"Module\D*(\d+(?:\.\d+)+)", _VERSION.read_text())
+        match = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", _VERSION.read_text())
         if match:
             return f"{match[1]}, "
     return ""

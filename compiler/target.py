@@ -13,6 +13,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..errors import InputError
+from .cuda_device import find_cuda_device
 from .opencl_device import find_device
 
 KIB, MIB = 1024, 1024 * 1024
@@ -165,7 +166,7 @@ TARGETS: dict[str, Target] = {
     )
 }
 """The targets that can be named; `host` is the best of them with this machine's caches, `opencl`
-gets the limits of its device.
+gets the limits of its device, `cuda` is the newest that this machine's GPU runs.
 """
 
 
@@ -177,8 +178,10 @@ def get_target(name: str | Target) -> Target:
         return host()
     if name == "opencl":
         return this_opencl()
+    if name == "cuda":
+        return this_cuda()
     if name not in TARGETS:
-        raise InputError(f"unknown target {name!r}; known: host, {', '.join(TARGETS)}")
+        raise InputError(f"unknown target {name!r}; known: host, cuda, {', '.join(TARGETS)}")
     return TARGETS[name]
 
 
@@ -209,6 +212,20 @@ def this_opencl() -> Target:
     threads, shared = min(device.block_threads, 256), min(device.shared, 64 * KIB)
     gpu = replace(generic.gpu, units=device.units, block_threads=threads, shared=shared)
     return replace(generic, cpu=device.name, gpu=gpu)
+
+
+def this_cuda() -> Target:
+    """The newest CUDA target that this machine's GPU runs; where there is none, the newest of all."""
+    device = find_cuda_device()
+    known = {
+        int(t.cpu.removeprefix("sm_")): t for t in TARGETS.values() if t.gpu and t.gpu.language == "cuda"
+    }
+    fitting = [arch for arch in known if device is None or arch <= device.arch]
+    if not fitting:
+        raise InputError(
+            f"target cuda: the GPU of this machine is {device}; expected one from sm_{min(known)} on"
+        )
+    return known[max(fitting)]
 
 
 def runs_here(target: Target) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 from ..compiler.build_kernel import Kernel
 from ..compiler.codegen.kernel_code import Launch, Step
 from ..compiler.kernel_task import Config, KernelTask
-from ..settings import OPENCL_CACHE
+from ..settings import GPU_POISON, OPENCL_CACHE
 from .child import Act, Child, Ending, Parent, memory_limit
 from .clock import at_usual_pace
 from .cores import Cores, divide, keeping_to, pin
@@ -283,6 +283,7 @@ def _acting(candidate: Candidate, options: dict[str, Any], measuring: Collection
             parent.wait()
             pin(measuring)
             os.environ[OPENCL_CACHE.name] = "0"  # nobody asks for most candidates again
+            os.environ[GPU_POISON.name] = "1"
             _timed(parent, lambda: run(candidate.task, result, beat=candidate.beat, **options))
             parent.wait()
 

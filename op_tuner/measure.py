@@ -33,7 +33,7 @@ from ..compiler.kernel_task import Config, KernelTask, RejectedConfig
 from ..compiler.lower.lower import finished, lower
 from ..compiler.opencl_device import OpenCLDevice, find_device
 from ..compiler.target import Target
-from ..errors import InputError, InternalError, RunError
+from ..errors import InputError, InternalError, NoMemoryError, RunError
 from ..runtime import binding
 from ..runtime.build import DeviceCode
 from ..runtime.nvcc import fatbin, find_nvcc
@@ -169,7 +169,8 @@ def run(
     try:
         runner = _Runner(task.target, built, given, threads, evict)
     except (MemoryError, RunError) as error:
-        what = "build" if task.target.gpu and isinstance(error, RunError) else "memory"
+        short = not task.target.gpu or isinstance(error, (MemoryError, NoMemoryError))
+        what = "memory" if short else "build"
         return Measurement.failed(what, str(error), built.config)
     try:
         wrong = runner.first(given)

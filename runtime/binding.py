@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ..errors import InputError, InternalError, RunError, ToolError
+from ..errors import InputError, InternalError, NoMemoryError, RunError, ToolError
 from . import capi
 from .arrays import DTYPES, TensorInfo, address_of, as_array, as_memory
 from .build import DeviceCode
@@ -81,7 +81,9 @@ def _raise(error: capi.Error, code: int) -> NoReturn:
 def raise_code(code: int, message: str) -> NoReturn:
     """The exception for a status of the runtime."""
     message = message or f"the runtime failed with code {code}"
-    if code > 0 or code in (capi.NO_MEMORY, capi.NO_THREAD, capi.BAD_DEVICE):
+    if code == capi.NO_MEMORY:
+        raise NoMemoryError(message)
+    if code > 0 or code in (capi.NO_THREAD, capi.BAD_DEVICE):
         raise RunError(message)
     if code == capi.NO_DEVICE:
         raise ToolError(message)

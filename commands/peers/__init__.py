@@ -52,7 +52,7 @@ DEFAULT = ("onnxruntime", "openvino")
 LOOPS = ("gcc", "graphite", "polly")
 NAMES = ("onnxruntime", "openvino", "torch", "ncnn", "litert", *LOOPS)
 
-CUDA = ("torch", "torch-f16")
+CUDA = ("torch", "torch-f16", *(f"torch-{way}" for way in WAYS))
 """On NVIDIA GPUs."""
 
 EMULATED = ("onnxruntime", "litert", "arm-compute")
@@ -99,12 +99,16 @@ def find_emulated(
     return [peer for name in wanted for peer in made[name]]
 
 
-def find_cuda(names: Sequence[str] = CUDA[:1]) -> list[Peer]:
+def find_cuda(names: Sequence[str] = CUDA[:1], precisions: Sequence[str] = ("f32",)) -> list[Peer]:
     """As `find`, on an NVIDIA GPU: "torch" gives eager, CUDA graph, compiled and max-autotune in float32,
-    strict and with products rounded to TF32; "torch-f16" the same in float16."""
-    wanted = list(dict.fromkeys(CUDA if "all" in names else names))
+    strict and with products rounded to TF32; "torch-f16" the same in float16; "torch-graph" and others one of
+    them in the `precisions` that torch has, too."""
+    wanted = list(dict.fromkeys(CUDA[:2] if "all" in names else names))
     unknown = [name for name in wanted if name not in CUDA]
     if unknown:
         raise InputError(f"no peer '{unknown[0]}' on an NVIDIA GPU: choose from {', '.join(CUDA)}, all")
-    precisions = {"torch": ("f32", "tf32"), "torch-f16": ("f16",)}
-    return [TorchCuda(way, kind) for name in wanted for kind in precisions[name] for way in WAYS]
+    own = [kind for kind in precisions if kind in ("f32", "tf32", "f16")]
+    made = {f"torch-{way}": [(way, kind) for kind in own] for way in WAYS}
+    made["torch"] = [(way, kind) for kind in ("f32", "tf32") for way in WAYS]
+    made["torch-f16"] = [(way, "f16") for way in WAYS]
+    return [TorchCuda(*one) for one in dict.fromkeys(one for name in wanted for one in made[name])]

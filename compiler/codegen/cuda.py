@@ -1,4 +1,4 @@
-"""CUDA C++, for nvcc and NVRTC."""
+"""CUDA C++, for nvcc."""
 
 from __future__ import annotations
 

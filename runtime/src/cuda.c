@@ -73,8 +73,14 @@ static int32_t new_tables(burnish_context *c, burnish_error *error) {
   return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
 }
 
-/* Two allocations: one on the device, zero at first, and a pinned one, in which inputs and outputs have the
- * same places relative to each other. */
+/* Whether what kernels do not write shall show. */
+static int poisoned(void) {
+  const char *wanted = getenv("BURNISH_GPU_POISON");
+  return wanted && *wanted && strcmp(wanted, "0") != 0;
+}
+
+/* Two allocations: one on the device, zero at first unless it is poisoned, and a pinned one, in which inputs
+ * and outputs have the same places relative to each other. */
 static int32_t new_memory(burnish_context *c, burnish_error *error) {
   cuda_state *s = c->state;
   uint64_t errors = round_up(c->plan.step_count * sizeof *s->noted + 1), ios = 0;
@@ -84,7 +90,8 @@ static int32_t new_memory(burnish_context *c, burnish_error *error) {
   size_t total = (size_t)(s->errors_at + errors + ios), host = (size_t)(ios + errors);
   cu_result code = burnish_cu.cuMemAlloc_v2(&s->memory, total);
   if (code) return burnish_cuda_failed(error, "cuMemAlloc of a context", code);
-  code = burnish_cu.cuMemsetD8_v2(s->memory, 0, total);
+  code = burnish_cu.cuMemsetD8_v2(s->memory, poisoned() ? 0xFF : 0, total);
+  if (!code) code = burnish_cu.cuMemsetD8_v2(s->memory + s->errors_at, 0, (size_t)errors);
   if (code) return burnish_cuda_failed(error, "cuMemsetD8", code);
   code = burnish_cu.cuMemHostAlloc(&pinned, host, 0);
   if (code) return burnish_cuda_failed(error, "cuMemHostAlloc", code);

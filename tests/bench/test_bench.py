@@ -191,6 +191,13 @@ def test_networks_times_threads():
     assert result.limits.gflops.keys() == {1, 2}
 
 
+def test_what_there_is_is_kept_behind_each_network():
+    kept = []
+    networks, options = [("a", relu()), ("b", relu((2, 3)))], {"threads": (1,), "rounds": 1}
+    result = bench(networks, [FakePeer("p")], **options, min_seconds=0.01, keep=kept.append)
+    assert [len(found.groups) for found in kept] == [1, 2] and kept[1].groups == result.groups
+
+
 def test_a_real_library_against_itself():
     class Again(OnnxRuntime):
         name = "again"

@@ -140,6 +140,12 @@ def test_find_by_name():
     assert [peer.name for peer in peers.find_cuda()] == f32 + tf32
     everything = peers.find_cuda(["all"])
     assert [peer.precision for peer in everything] == ["f32"] * 4 + ["tf32"] * 4 + ["f16"] * 4
+    some = peers.find_cuda(["torch-graph", "torch-max-autotune"], ["f32", "f16", "bf16"])
+    assert [peer.name for peer in some] == [
+        *("torch-graph", "torch-graph-f16"),
+        *("torch-max-autotune", "torch-max-autotune-f16"),
+    ]
+    assert len(peers.find_cuda(["torch", "torch-graph"])) == 8, "each once"
     with pytest.raises(InputError, match="no peer 'openvino' on an NVIDIA GPU: choose from torch, torch-f16"):
         peers.find_cuda(["openvino"])
 

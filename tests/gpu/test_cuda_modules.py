@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import burnish
@@ -198,6 +199,31 @@ def test_a_driver_without_a_device_and_an_older_device(driver, saved):
     with pytest.raises(RunError, match="is for NVIDIA GPUs from sm_90 on, but the Fake A100 is sm_80"):
         newer.run(feeds())
     assert not driver.alive
+
+
+@pytest.mark.parametrize(("poison", "byte"), [("0", 0), ("1", 0xFF)])
+def test_what_no_kernel_writes_shows(driver, monkeypatch, poison, byte):
+    monkeypatch.setenv("BURNISH_GPU_POISON", poison)
+    plan = replace(burnish.compile(gather(), target="cuda-sm80").plan, steps=())
+    data = device_code.encode("cuda", [], [], {}, "sm_80", lambda text: fatbin("", "sm_80"))
+    module = device_module_from_memory(
+        encode(plan), DeviceCode("cuda", data), np.zeros(plan.weights_size, np.uint8)
+    )
+    context = module.context(1)
+    context.run()
+    for result in plan.outputs:
+        found = context.output(result.name)
+        assert found.size and (np.frombuffer(found.tobytes(), np.uint8) == byte).all()
+
+
+@pytest.mark.parametrize("poison", ["0", "1"])
+def test_networks_need_no_zeros(driver, monkeypatch, poison):
+    """Neither they nor what tells of errors."""
+    monkeypatch.setenv("BURNISH_GPU_POISON", poison)
+    inputs = zoo.random_inputs(model := zoo.build("lstm_lm_step"), 0)
+    found, expected = (burnish.compile(model, target=t).run(inputs) for t in ("cuda-sm80", "host"))
+    for name, array in expected.items():
+        assert np.abs(found[name] - array).max() <= 1e-5 * np.abs(array).max(), name
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from burnish.compiler import cuda_device, target
 from burnish.compiler.cuda_device import CudaDevice
-from burnish.compiler.target import TARGETS
-from burnish.errors import InputError
+from burnish.compiler.ops.matmul import MatMul
+from burnish.compiler.target import TARGETS, get_target
+from burnish.errors import InputError, NoMemoryError
 from burnish.op_tuner import hardware, measure
 from onnx import TensorProto, helper, numpy_helper, save
 
+from ..op_tuner.tasks import op_task
 from .test_tuning import MEASURE
 
 DEVICE = CudaDevice("NVIDIA A100", "550.54.14, CUDA 12.4", 80, 108, 1410, 1215, "0000:01:00.0")
@@ -81,6 +86,51 @@ def test_the_fingerprint_has_the_gpus_name_and_driver(monkeypatch):
     assert found.core == "cuda" and found.cores == 108
     monkeypatch.setattr(hardware, "find_cuda_device", lambda: None)
     assert hardware.hardware_of(TARGETS["cuda-sm90"]).cpu == "sm_90"
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024", "550.54.14, "),
+        ("NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (root@b)", "580.159.04, "),
+        ("something else", ""),
+    ],
+)
+def test_the_version_of_the_drivers_part_in_the_kernel(tmp_path, monkeypatch, line, version):
+    path = tmp_path / "version"
+    path.write_text(f"NVRM version: {line}\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n")
+    monkeypatch.setattr(cuda_device, "_VERSION", path)
+    assert cuda_device._kernel_module() == version
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"), [(None, "cuda-sm90"), (80, "cuda-sm80"), (89, "cuda-sm80"), (100, "cuda-sm90")]
+)
+def test_cuda_is_the_newest_target_that_the_gpu_runs(monkeypatch, arch, name):
+    found = None if arch is None else replace(DEVICE, arch=arch)
+    monkeypatch.setattr(target, "find_cuda_device", lambda: found)
+    assert get_target("cuda") is TARGETS[name]
+
+
+def test_a_gpu_that_is_too_old_is_an_error(monkeypatch):
+    monkeypatch.setattr(target, "find_cuda_device", lambda: replace(DEVICE, name="V100", arch=70))
+    with pytest.raises(
+        InputError, match=r"the GPU of this machine is V100, sm_70, .*; expected one from sm_80 on"
+    ):
+        get_target("cuda")
+
+
+def test_memory_that_is_short_is_no_fault_of_a_candidate(monkeypatch):
+    """It may be there the next time."""
+
+    def short(*args):
+        raise NoMemoryError("CUDA: cuMemAlloc of a context failed with code 2")
+
+    monkeypatch.setattr(measure, "_Runner", short)
+    task = op_task(MatMul(), "f32[16,24]", "f32[24,20]", target=TARGETS["cuda-sm80"])
+    built = SimpleNamespace(config={})
+    found = measure.run(task, built, threads=1)
+    assert (found.error, found.config) == ("memory", {})
 
 
 @pytest.mark.parametrize(
