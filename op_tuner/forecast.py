@@ -44,7 +44,7 @@ def foretold(tasks: Sequence[TunedTask], trials: float, seconds: float) -> Forec
 def curve(tasks: Sequence[TunedTask]) -> float:
     """What many trials gain, by what they have gained so far."""
     known = [t for t in tasks if t.count and t.before < math.inf]
-    return fitted((t.count * t.after, t.trials, math.log(t.before / t.after)) for t in known)
+    return fitted((t.count * t.after, t.trials, t.gained) for t in known)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,17 @@ class TunedTask:
         return self.time(self.default)
 
     @property
+    def begun(self) -> float:
+        """What trials begin with: the time of the default config, or of what records would take if that is
+        less. What others have found says nothing of what more trials gain."""
+        return self.before if self.told is None else min(self.before, self.time(self.told))
+
+    @property
+    def gained(self) -> float:
+        """Logarithm of what trials have gained so far."""
+        return math.log(self.begun / self.after) if 0 < self.after < self.begun < math.inf else 0.0
+
+    @property
     def after(self) -> float:
         """Of the best config: alone, or the share of the default's time that it takes in the network."""
         found = self.confirmed
@@ -162,7 +173,7 @@ class TunedTask:
         """What many trials gain of this task, by what they have gained so far."""
         if not max(self.before, self.after) < math.inf:
             return curve
-        return expected_gain.fitted([(1.0, self.trials, math.log(self.before / self.after))], curve)
+        return expected_gain.fitted([(1.0, self.trials, self.gained)], curve)
 
     def gain_at(self, curve: float, trials: int, now: float) -> float:
         """What is expected of the next trial behind so many, the best taking `now`."""
@@ -172,8 +183,8 @@ class TunedTask:
     def _recent(self) -> float:
         """Seconds that each of the latest trials saved of one call."""
         window = min(WINDOW, self.trials)
-        then = self.course[-window] if window else math.inf
-        return (then - self.course[-1]) / window if then < math.inf else 0.0
+        then = min(self.course[-window], self.begun) if window else math.inf
+        return max(0.0, then - self.course[-1]) / window if then < math.inf else 0.0
 
     @property
     def crosses(self) -> bool:

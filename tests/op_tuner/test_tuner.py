@@ -1,5 +1,6 @@
 """The tuner with a measurer that knows the costs: what is measured, kept, confirmed, resumed."""
 
+import math
 import os
 import signal
 from dataclasses import replace
@@ -8,6 +9,8 @@ import pytest
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.templates import registry
 from burnish.errors import InputError
+from burnish.op_tuner.costs import record_of
+from burnish.op_tuner.expected_gain import GAIN
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
@@ -218,6 +221,24 @@ def test_what_an_older_compiler_found_is_measured_right_after_the_default(tasks,
     wanted = dict(found.tasks[0].told)
     assert [at for _, at in measurer.seen[:2]] == [(1, 1), (wanted["x"], wanted["y"])]
     assert found.after < found.before
+
+
+def test_what_others_found_promises_nothing_of_more_trials(tasks, records):
+    """Both tasks stand at their best config; one came there by a record, the other by trials of its own."""
+    made = {(1, 1): 7e-3, (5, 3): 1e-3}
+    lines = {at: {"x": at[0], "y": at[1]} for at in made}
+    for wanted in tasks:
+        own = [
+            record_of(wanted.task, Measurement(s, 0.0, 5, config=lines[at]), 1, 0) for at, s in made.items()
+        ]
+        records.add(*own)
+    records.add(
+        replace(record_of(tasks[0].task, Measurement(1e-3, 0.0, 5, config=lines[5, 3]), 1, 0), llvm="1")
+    )
+    one, other = tuner(tasks, records, Measurer()).tasks
+    assert (one.before, one.after) == (other.before, other.after) == (7e-3, 1e-3)
+    assert one.gained == 0 and other.gained == pytest.approx(math.log(7))
+    assert one.gain(GAIN) < other.gain(GAIN) * one.count / other.count / 2
 
 
 def test_records_of_other_kinds_do_not_count(tasks, records):
