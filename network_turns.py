@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .compiler.build_kernel import Kernel, device_program
+from .compiler.build_kernel import Kernel, device_program, different
 from .compiler.ir.graph import Graph
 from .compiler.kernel_task import Config, DefaultConfig, KernelTask
 from .compiler.target import host_threads
@@ -107,7 +107,7 @@ def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
 
 
 class _Modules:
-    """Makes them in the process that calls it; graphs and their weights once."""
+    """Makes them in the process that calls it; graphs and their weights, and what it has made ahead, once."""
 
     def __init__(
         self, plans: NetworkPlans, store: KernelStore, variants: Sequence[Mapping[str, Point] | None]
@@ -117,6 +117,7 @@ class _Modules:
         self.variants = [(first if v is None else v, v is not None) for v in variants]
         self.graphs: dict[bool, Graph] = {}  # by whether the plan is that of now
         self.weights: dict[bool, np.ndarray] = {}
+        self.made: dict[int, Made] = {}
 
     def compile_ahead(self) -> None:
         """Fills the cache of programs for a GPU, which take seconds each, by all cores; the process that runs
@@ -124,7 +125,7 @@ class _Modules:
 
         def compiled(packed: Packed, kernels: Mapping[int, Kernel]) -> None:
             with suppress(BurnishError):
-                device_program(_different(kernels), packed.plan.kernels, self.plans.target, fatbin)
+                device_program(different(kernels.values()), packed.plan.kernels, self.plans.target, fatbin)
 
         with ThreadPoolExecutor(host_threads()) as pool:
             for n in range(len(self.variants)):
@@ -133,12 +134,17 @@ class _Modules:
     def __call__(self, n: int) -> Loaded:
         target, threads = self.plans.target, self.plans.threads
         packed, kernels, tasks = self._made(n)
-        context = Module.from_kernels(packed, _different(kernels), target, threads).context()
+        context = Module.from_kernels(packed, different(kernels.values()), target, threads).context()
         _feed(context)
         owners = {step.symbol: tasks[n].digest for n, k in kernels.items() for step in k.steps}
         return Loaded(context, [owners.get(step.kernel, "") for step in context.module.steps])
 
     def _made(self, n: int) -> Made:
+        if n not in self.made:
+            self.made[n] = self._make(n)
+        return self.made[n]
+
+    def _make(self, n: int) -> Made:
         target, threads = self.plans.target, self.plans.threads
         points, now = self.variants[n]
         if now not in self.graphs:
@@ -157,10 +163,6 @@ class _Modules:
 
 Made = tuple[Packed, dict[int, Kernel], dict[int, KernelTask]]
 """A plan, and its nodes' kernels and tasks."""
-
-
-def _different(kernels: Mapping[int, Kernel]) -> list[Kernel]:
-    return list({k.name: k for k in kernels.values()}.values())
 
 
 def _feed(context: Context) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .compiler.build_kernel import different
 from .compiler.ir.graph import Graph
 from .compiler.ir.scalar import DOTS, Call
 from .compiler.kernel_task import Config, KernelTask
@@ -116,11 +117,10 @@ def compile(
         needs = packed.plan.memory(workers)
         raise InfeasibleError(f"the chosen configs need {needs} bytes, the memory limit is {memory_limit}")
     log.plan(packed.plan)
-    different = list({k.name: k for k in kernels.values()}.values())
     recorded = [cfg for cfg in picked.values() if isinstance(cfg, RecordedConfig)]
     origins = Counter(cfg.origin for cfg in recorded if cfg.origin)
     about = _operations(tasks.values()), len(recorded), origins
-    return Module.from_kernels(packed, different, machine, workers, *about)
+    return Module.from_kernels(packed, different(kernels.values()), machine, workers, *about)
 
 
 def plan_options(

@@ -168,12 +168,11 @@ def tune(
             tuner.plan_again()
     apart = "times are simulated, of kernels alone" if workers is None else "workers measure kernels alone"
     why = apart if tuner.confirming is None else tuner.confirming.failure
-    kernels = tuple(_kernel(t) for t in tuner.tasks if t.count or t.wanted.base)
+    kernels = tuple(_kernel(t) for t in tuner.tasks if t.planned)
     how = (known.path, count, tuner.measured, time.monotonic() - started, tuner.interrupted)
-    return Tuning(
-        *(kernels, plans.changes(), *how, tuner.spent, tuner.forecast, tuple(tuner.history), about),
-        *(Counter(t.told_by for t in tuner.tasks if t.told is not None and t.told_by), why),
-    )
+    course = (tuner.spent, tuner.forecast, tuple(tuner.history))
+    hints = Counter(t.told_by for t in tuner.tasks if t.told_by)
+    return Tuning(kernels, plans.changes(), *how, *course, about, hints, why)
 
 
 def simulates(target: Target) -> bool:

@@ -135,11 +135,11 @@ def bench(
     missing = f"{NOT_MEASURED}no GPU here" if device and not device.name else None
     versions = {peer.name: peer.version() for peer in contestants if peer.available() is None}
     groups: list[Group] = []
+    machine = describe_machine()
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
     def found() -> BenchResult:
-        what = (date, describe_machine(), limits, rounds, seed, load, tuple(groups), versions, device)
-        return BenchResult(*what)
+        return BenchResult(date, machine, limits, rounds, seed, load, tuple(groups), versions, device)
 
     for name, model in models:
         network = Network(name, model)

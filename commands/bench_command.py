@@ -205,8 +205,8 @@ def command(
             if measure and machine.gpu:
                 measured = partial(own, measure=True, records=records, precision=kind)
                 _measure_ahead(networks, threads, measured)
-        how = {"threads": threads, "rounds": rounds, "seed": seed, "keep": keep}
-        result = _timed(networks, contestants, machine, gpu, **how)
+        timed = partial(_timed, networks, contestants, machine, gpu)
+        result = timed(threads=threads, rounds=rounds, seed=seed, keep=keep)
     report = reports.report(result)
     report.show()
     keep(result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -45,6 +45,11 @@ def assemble(program: Program, target: Target) -> Kernel:
     if target.kind == "gpu":
         return _kernel(program, code, code.ir.encode())
     return _kernel(program, code, llvm.object_code(code, target))
+
+
+def different(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Each once: nodes of one task share theirs."""
+    return list({kernel.name: kernel for kernel in kernels}.values())
 
 
 def device_program(

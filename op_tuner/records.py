@@ -340,7 +340,7 @@ class Records:
         `evict`, these alone count.
         """
         here = hardware_of(task.target)
-        own = [r for r in self.of(task) if _own(r, here, evict)]
+        own = [r for r in self.of(task) if is_own(r, here, evict)]
         told = self.told(task, here, evict)
         tried = {tuple(r.config.items()) for r in own}
         if isinstance(told, RecordedConfig) and tuple(told.answers.items()) not in tried:
@@ -348,17 +348,17 @@ class Records:
         worked = [r for r in own if r.seconds is not None]
         if not worked or task.program is not None:
             return DefaultConfig()
-        inside = [r for r in self.in_networks(task) if _own(r, here, evict)]
+        inside = [r for r in self.in_networks(task) if is_own(r, here, evict)]
         return _offered(task, fastest_nearby(worked, inside, here, evict)) or DefaultConfig()
 
     def told(self, task: KernelTask, machine: Hardware, evict: int | None = None) -> Config:
         """What records of all but a machine with this compiler would take, the nearest machine's first; else
         the default rule. So also where the rule's answers for the other machine differ: what was best there
         is no help here."""
-        worked = self.related(task, lambda r: not _own(r, machine, evict))
+        worked = self.related(task, lambda r: not is_own(r, machine, evict))
         if not worked or task.program is not None:
             return DefaultConfig()
-        inside = [r for r in self.in_networks(task) if not _own(r, machine, evict)]
+        inside = [r for r in self.in_networks(task) if not is_own(r, machine, evict)]
         record = fastest_nearby(worked, inside, machine, evict)
         there = record.hardware
         if there != machine and _default_answers(task) != _default_answers(_with_caches_of(there, task)):
@@ -367,7 +367,7 @@ class Records:
         return _offered(task, record, origin) or DefaultConfig()
 
 
-def _own(record: Record, machine: Hardware, evict: int | None) -> bool:
+def is_own(record: Record, machine: Hardware, evict: int | None) -> bool:
     """Whether it was measured on a machine with this compiler, in the wanted way."""
     return record.hardware == machine and record.made_by == made_by() and evict in (None, record.evict)
 

@@ -66,6 +66,11 @@ class TunedTask:
         return self.wanted.count
 
     @property
+    def planned(self) -> bool:
+        """Whether the plan of now or the one to compare with runs it."""
+        return bool(self.count or self.wanted.base)
+
+    @property
     def before(self) -> float:
         """Of the default config; infinite if it fails or has not been measured."""
         return self.time(self.default)

@@ -30,7 +30,7 @@ from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local, Spans
 from .measure import SECONDS, Measurement
 from .model import OBJECTIVES, CostModel
-from .records import CONFIRMED, RecordedConfig, Records, made_by
+from .records import CONFIRMED, RecordedConfig, Records, is_own
 from .space import Point, Space
 from .tuned_task import TunedTask, Wanted
 
@@ -224,12 +224,11 @@ class Tuner:
         found = TunedTask(wanted, space, self._choosing.strategy(wanted.task), space.default())
         if isinstance(config, RecordedConfig):
             found.told, found.told_by = space.point(config.answers), config.origin
-        machine, here = self.measure.hardware, made_by()
         for r in self.records.of(wanted.task):
-            if r.hardware == machine and r.evict == self.evict and r.made_by == here:
+            if is_own(r, self.measure.hardware, self.evict):
                 found.learn(tuple(r.config.items()), r.seconds, r.error)
         for r in self.records.in_networks(wanted.task):
-            if r.hardware == machine and r.evict == self.evict and r.made_by == here:
+            if is_own(r, self.measure.hardware, self.evict):
                 found.learn_inside(r)
         return found
 
@@ -244,8 +243,8 @@ class Tuner:
                 self._choosing.prepare([t.strategy for t in [*self._ranking(), *new[n:]]])
                 self._try([(found, found.default) for found in new[n : n + BATCH]])
             self._try([(found, found.default) for found in new if found.excused and not found.default_known])
-            planned = [t for t in self.tasks if t.count or t.wanted.base]
-            hints = [(found, point) for found in planned if found.default_known for point in found.hints]
+            known = [t for t in self.tasks if t.planned and t.default_known]
+            hints = [(found, point) for found in known for point in found.hints]
             for n in range(0, len(hints), BATCH):
                 self._try(hints[n : n + BATCH])
             self._default_again([t for t in new if t.disturbed] + self._dropped)
@@ -443,7 +442,7 @@ class Tuner:
 
     def _unknown(self) -> list[TunedTask]:
         """Tasks of either plan whose default config has not been measured."""
-        return [t for t in self.tasks if (t.count or t.wanted.base) and not t.default_known]
+        return [t for t in self.tasks if t.planned and not t.default_known]
 
     def _measure_unknown(self) -> None:
         """What the latest plan brought; not counted as trials."""

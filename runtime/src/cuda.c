@@ -73,14 +73,13 @@ static int32_t new_tables(burnish_context *c, burnish_error *error) {
   return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
 }
 
-/* Whether what kernels do not write shall show. */
-static int poisoned(void) {
-  const char *wanted = getenv("BURNISH_GPU_POISON");
-  return wanted && *wanted && strcmp(wanted, "0") != 0;
+static int is_set(const char *name) {
+  const char *value = getenv(name);
+  return value && *value && strcmp(value, "0") != 0;
 }
 
-/* Two allocations: one on the device, zero at first unless it is poisoned, and a pinned one, in which inputs
- * and outputs have the same places relative to each other. */
+/* Two allocations: one on the device, zero at first unless what kernels do not write shall show, and a pinned
+ * one, in which inputs and outputs have the same places relative to each other. */
 static int32_t new_memory(burnish_context *c, burnish_error *error) {
   cuda_state *s = c->state;
   uint64_t errors = round_up(c->plan.step_count * sizeof *s->noted + 1), ios = 0;
@@ -90,7 +89,7 @@ static int32_t new_memory(burnish_context *c, burnish_error *error) {
   size_t total = (size_t)(s->errors_at + errors + ios), host = (size_t)(ios + errors);
   cu_result code = burnish_cu.cuMemAlloc_v2(&s->memory, total);
   if (code) return burnish_cuda_failed(error, "cuMemAlloc of a context", code);
-  code = burnish_cu.cuMemsetD8_v2(s->memory, poisoned() ? 0xFF : 0, total);
+  code = burnish_cu.cuMemsetD8_v2(s->memory, is_set("BURNISH_GPU_POISON") ? 0xFF : 0, total);
   if (!code) code = burnish_cu.cuMemsetD8_v2(s->memory + s->errors_at, 0, (size_t)errors);
   if (code) return burnish_cuda_failed(error, "cuMemsetD8", code);
   code = burnish_cu.cuMemHostAlloc(&pinned, host, 0);
@@ -126,12 +125,11 @@ static int32_t new_streams(cuda_state *s, burnish_error *error) {
 }
 
 static int32_t cuda_start(burnish_context *c, const burnish_options *options, burnish_error *error) {
-  const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
   cuda_state *s = c->state = calloc(1, sizeof *s);
   int32_t status;
   (void)options;
   if (!s) return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
-  s->blocking = blocking && *blocking && strcmp(blocking, "0") != 0;
+  s->blocking = is_set("CUDA_LAUNCH_BLOCKING");
   status = new_tables(c, error);
   if (!status) status = enter(c, error);
   if (status) return status;

@@ -135,6 +135,11 @@ def test_workers_of_another_burnish_are_refused(site, monkeypatch):
         Workers(site.address, 1)
 
 
+def candidate(size):
+    """With the default config."""
+    return Candidate(double(size), Space.config(Space(double(size)).default()))
+
+
 def server_of(worker):
     """The measuring process of a worker that has nothing to do."""
     (pid,) = (int(name) for name in os.listdir("/proc") if name.isdigit() and parent(name) == worker)
@@ -144,7 +149,7 @@ def server_of(worker):
 def test_a_worker_whose_measuring_process_has_ended_is_not_asked_again(site):
     second = site.begin()
     measure = Workers(site.address, 1, seconds=0.002)
-    candidates = [Candidate(double(n), Space.config(Space(double(n)).default())) for n in (100, 101, 102)]
+    candidates = [candidate(n) for n in (100, 101, 102)]
     os.kill(server_of(second), signal.SIGKILL)
     for _ in range(2):
         found = dict(measure(candidates))
@@ -160,7 +165,7 @@ def test_a_worker_of_another_kind_that_joins_late_is_not_asked(site, monkeypatch
     monkeypatch.setattr(device, "made_by", lambda: "0123 1.2.3")
     site.begin()
     monkeypatch.undo()
-    candidates = [Candidate(double(n), Space.config(Space(double(n)).default())) for n in (100, 101, 102)]
+    candidates = [candidate(n) for n in (100, 101, 102)]
     found = dict(measure(candidates))
     assert sorted(found) == [0, 1, 2] and not any(r.error for r in found.values())
     assert len(measure._addresses()) == 1 and "Burnish 0123 1.2.3" in str(measure._unable)
@@ -182,7 +187,7 @@ def test_candidates_that_end_workers_are_measured_each_by_itself(site, monkeypat
         return submit(end_workers if bad else ask, request, **how)
 
     monkeypatch.setattr(measure._client, "submit", killing)
-    candidates = [Candidate(double(n), Space.config(Space(double(n)).default())) for n in (100, 101, 102)]
+    candidates = [candidate(n) for n in (100, 101, 102)]
     found = dict(measure(candidates))
     assert sizes == [3, 1, 1, 1] and [found[n].error for n in range(3)] == [None, "crash", None]
     measure.close()
@@ -194,7 +199,7 @@ def test_without_workers_it_ends(site, monkeypatch):
     monkeypatch.setattr(measure, "_addresses", list)
     with pytest.raises(RunError, match="no worker with a device is left"):
         monkeypatch.setattr(measure._distributed, "wait", lambda *a: time.sleep(0.2) or raise_timeout())
-        list(measure([Candidate(double(), Space.config(Space(double()).default()))]))
+        list(measure([candidate(100)]))
     measure.close()
 
 
