@@ -224,7 +224,7 @@ def price(
     memory = memory_of_plans(graph, target, threads)
     cost = partial(price_graph, graph, choices, options, known, memory)
     found = cost()
-    if not measure or target.gpu or options.mode != "global":
+    if not measure or options.mode != "global":
         return found
     if progress:
         progress("comparing plans in the network", 1, 1)

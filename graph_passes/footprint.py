@@ -13,13 +13,11 @@ MOST = 256 << 20
 
 def evicting_bytes(graph: Graph, target: Target) -> int:
     """What a measurement must read before every run of a kernel, so that caches hold what they do in the
-    network of a fused graph: a power of two, at most twice the last cache or MOST; 0 for GPUs.
+    network of a fused graph: a power of two, at most twice the last cache or MOST.
 
     It is what other kernels read and write: all weights and the largest activations, but for what the largest
     kernel has itself. A network of one kernel finds what it left.
     """
-    if target.gpu is not None:
-        return 0
     operands = [{*node.reads, *node.outputs} for node in graph.nodes]
     live = max((_nbytes(graph, values - graph.constants.keys()) for values in operands), default=0)
     own = max((_nbytes(graph, values) for values in operands), default=0)

@@ -1,12 +1,13 @@
 """How long a kernel takes, as a module of one node that the runtime runs: its threads, scratch and gangs.
 
-    touch    workers read `evict` bytes of other memory, then the inputs
+    touch    workers read `evict` bytes of other memory, then the inputs; on a GPU copies do
     steps    of the kernel; only these are counted
     pace     a chain of multiply-adds, each of which waits for the one before: the core's clock. Twice, since
              the first one finds cold caches, the colder the more a candidate touches; the second one counts
 
 So caches hold what they do in a network: of the weights as much as the other kernels leave, and what the one
-before would have written. The outputs are checked.
+before would have written. The outputs are checked. A GPU tells of no pace; it works before it is timed, since
+its clocks rest while a candidate is built.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..compiler.codegen.llvm import LoadedCode
 from ..compiler.cuda_device import LIBRARY, CudaDevice, find_cuda_device
 from ..compiler.in_child import is_loaded
 from ..compiler.ir.loops import Buffer, Program, Store, loop
-from ..compiler.ir.plan import ALIGNMENT, BufferRef, KernelCall, Plan, PlanIO, encode
+from ..compiler.ir.plan import ALIGNMENT, BufferRef, Copy, KernelCall, Plan, PlanIO, Step, encode
 from ..compiler.ir.scalar import Load, Var, const
 from ..compiler.ir.types import F32, I32, U8, TensorType
 from ..compiler.kernel_task import Config, KernelTask, RejectedConfig
@@ -49,6 +50,8 @@ QUIET = 0.005  # spread over the root of the runs at which nothing more is to be
 NOISY = 0.15
 PATIENCE = 3  # times `seconds` for what is not quiet
 AROUND = 4  # times `seconds` for what is not the kernel
+TRIMMED = 0.1  # of a GPU's times, at both ends
+WARMING = 0.05  # seconds of work before a GPU is timed
 _ROW = 256  # bytes of one task of the touching kernel
 _SUMS = 256
 PACE = "burnish_pace"
@@ -57,7 +60,8 @@ _LINKS = 4096  # of the chain that tells the clock: some microseconds
 
 @dataclass(frozen=True)
 class Measurement:
-    """`seconds` is the median, `spread` (upper - lower quartile) / median; `error` is None or one of
+    """`seconds` is the median, of a GPU, whose clock ticks every half microsecond, the trimmed mean; `spread`
+    (upper - lower quartile) / median; `error` is None or one of
 
     rejected  the config contradicts itself      run      the kernel reported an error
     build     lowering or code generation fails  wrong    it computes something else
@@ -174,6 +178,8 @@ def run(
         return Measurement.failed(what, str(error), built.config)
     try:
         wrong = runner.first(given)
+        if task.target.gpu and not wrong:
+            runner.warm()
         times = [] if wrong else _repeat(runner.once, seconds, beat)
         wrong = wrong or runner.changed()
     except RunError as error:
@@ -182,7 +188,8 @@ def run(
         return Measurement.failed("wrong", wrong, built.config)
     low, median, high = np.percentile(times, (25, 50, 75))
     spread = float((high - low) / max(median, 1e-12))
-    return Measurement(float(median), spread, len(times), config=built.config, pace=runner.pace())
+    middle = _trimmed(times) if task.target.gpu else float(median)
+    return Measurement(middle, spread, len(times), config=built.config, pace=runner.pace())
 
 
 def require_runnable(target: Target) -> None:
@@ -268,6 +275,12 @@ def _repeat(run: Callable[[], float], seconds: float, beat: float = math.inf) ->
     return times
 
 
+def _trimmed(times: Sequence[float]) -> float:
+    """The mean without what is least and most."""
+    cut = int(TRIMMED * len(times))
+    return float(np.mean(sorted(times)[cut : len(times) - cut]))
+
+
 def _module(target: Target, built: Built, plan: Plan, weights: np.ndarray) -> binding.Module:
     if target.gpu is not None:
         code = DeviceCode(target.gpu.language, built.program)
@@ -299,6 +312,11 @@ class _Runner:
             self.chains.append(times[-1].ns / 1e9)
         return sum(times[n].ns for n in self.own) / 1e9
 
+    def warm(self) -> None:
+        end = time.perf_counter() + WARMING
+        while time.perf_counter() < end:
+            self.once()
+
     def pace(self) -> float:
         chain = np.median(self.chains or [0.0])
         return _LINKS / float(chain) if chain > 0 else 0.0
@@ -320,8 +338,8 @@ class _Runner:
 def plan_of(
     target: Target, built: Built, given: Operands, threads: int, evict: int, paced: bool = False
 ) -> tuple[Plan, np.ndarray]:
-    """One step or more to touch memory, without a node's name, then the kernel's, on a GPU only these; if it
-    is `paced`, the last one tells the clock, and the one before warms it up.
+    """Steps that touch memory, without a node's name, then the kernel's; if it is `paced`, the last one tells
+    the clock, and the one before warms it up.
     """
     kernel = built.kernel
     arena, weights = _Space(), _Space()
@@ -338,7 +356,7 @@ def plan_of(
     results = tuple(PlanIO(f"out{n}", TensorType(U8, (t.nbytes,))) for n, t in enumerate(given.outputs))
     args += [BufferRef.output(n, io.type.nbytes) for n, io in enumerate(results)]
     args += [BufferRef.arena(arena.take(size), size) for size in kernel.temps]
-    steps = [] if target.gpu else _touching(args, arena, threads, evict)
+    steps = _copies(args, arena, evict) if target.gpu else _touching(args, arena, threads, evict)
     writes = tuple(range(len(given.arrays), len(args)))
     for step in kernel.steps:
         if step.tasks:
@@ -374,7 +392,14 @@ class _Space:
         return offset
 
 
-def _touching(args: Sequence[BufferRef], arena: _Space, threads: int, evict: int) -> list[KernelCall]:
+def _copies(args: Sequence[BufferRef], arena: _Space, evict: int) -> list[Step]:
+    """They read and write `evict` bytes, then read the inputs."""
+    other = BufferRef.arena(arena.take(evict // 2), evict // 2)
+    read = [other, *(a for a in args if a.space == "in")] if evict else []
+    return [Copy(ref, BufferRef.arena(arena.take(ref.nbytes), ref.nbytes)) for ref in read]
+
+
+def _touching(args: Sequence[BufferRef], arena: _Space, threads: int, evict: int) -> list[Step]:
     touched = [a for a in args if a.space == "in" and a.nbytes >= _ROW] if evict else []
     size = max(evict, 4 * threads * _ROW)
     return [_touch(ref, arena) for ref in (BufferRef.arena(arena.take(size), size), *touched)]

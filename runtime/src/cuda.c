@@ -1,7 +1,7 @@
 /* Runs plans on an NVIDIA GPU through the driver. A context records its whole run once as a CUDA graph:
- * inputs from pinned memory, every step, outputs to pinned memory. A run copies what the user bound into that
- * memory, launches the graph and waits. Memory of the device that the user binds is read and written in
- * place. */
+ * inputs from pinned memory, every step, outputs to pinned memory; where steps are timed, once more with an
+ * event before each. A run copies what the user bound into that memory, launches the graph and waits. Memory
+ * of the device that the user binds is read and written in place. */
 #define _GNU_SOURCE
 #include "cuda.h"
 
@@ -14,9 +14,9 @@
 typedef struct cuda_state {
   cu_stream stream;    /* runs; waits for work on the legacy stream, as torch's and cupy's is by default */
   cu_stream recorder;  /* records; waits for nothing, so that recording disturbs nobody */
-  cu_executable graph; /* NULL before it was recorded */
-  int timed;           /* whether the graph records events */
-  cu_pointer memory;   /* arena, error words, inputs and outputs */
+  cu_executable graphs[2]; /* a run, and one that records events; NULL before it was recorded */
+  int timed;               /* whether this run is of the second kind */
+  cu_pointer memory;       /* arena, error words, inputs and outputs */
   uint64_t errors_at;
   cu_pointer *own;         /* by slot: the context's memory on the device */
   cu_pointer *used;        /* by slot: that, or the user's */
@@ -140,6 +140,13 @@ static int32_t cuda_start(burnish_context *c, const burnish_options *options, bu
   return status;
 }
 
+static void drop_graphs(cuda_state *s) {
+  for (int kind = 0; kind < 2; kind++) {
+    if (s->graphs[kind]) burnish_cu.cuGraphExecDestroy(s->graphs[kind]);
+    s->graphs[kind] = NULL;
+  }
+}
+
 static void free_events(burnish_context *c) {
   cuda_state *s = c->state;
   for (uint32_t i = 0; s->events && i <= c->plan.step_count; i++)
@@ -153,7 +160,7 @@ static void cuda_stop(burnish_context *c) {
   burnish_error ignored;
   if (!s) return;
   if (!enter(c, &ignored)) {
-    if (s->graph) burnish_cu.cuGraphExecDestroy(s->graph);
+    drop_graphs(s);
     free_events(c);
     if (s->recorder) burnish_cu.cuStreamDestroy_v2(s->recorder);
     if (s->stream) burnish_cu.cuStreamDestroy_v2(s->stream);
@@ -264,21 +271,16 @@ static int32_t submit(burnish_context *c, cu_stream stream) {
   return code ? burnish_cuda_failed(&c->error, "copying the outputs", code) : BURNISH_OK;
 }
 
-static void drop_graph(cuda_state *s) {
-  if (s->graph) burnish_cu.cuGraphExecDestroy(s->graph);
-  s->graph = NULL;
-}
-
-static int32_t record(burnish_context *c) {
-  cuda_state *s = c->state;
+static int32_t record(burnish_context *c, cu_executable *recorded) {
+  const cuda_state *s = c->state;
   cu_graph graph = NULL;
   cu_result code = burnish_cu.cuStreamBeginCapture_v2(s->recorder, CU_CAPTURE_THREAD_LOCAL);
   if (code) return burnish_cuda_failed(&c->error, "cuStreamBeginCapture", code);
   int32_t status = submit(c, s->recorder);
   code = burnish_cu.cuStreamEndCapture(s->recorder, &graph);
   if (!status && code) status = burnish_cuda_failed(&c->error, "cuStreamEndCapture", code);
-  if (!status && (code = burnish_cu.cuGraphInstantiateWithFlags(&s->graph, graph, 0))) {
-    s->graph = NULL;
+  if (!status && (code = burnish_cu.cuGraphInstantiateWithFlags(recorded, graph, 0))) {
+    *recorded = NULL;
     status = burnish_cuda_failed(&c->error, "cuGraphInstantiate", code);
   }
   if (graph) burnish_cu.cuGraphDestroy(graph);
@@ -298,7 +300,7 @@ static int32_t find_device(burnish_context *c, const void *memory, int32_t *devi
   return code ? burnish_cuda_failed(&c->error, "cuPointerGetAttribute", code) : BURNISH_OK;
 }
 
-/* Where the inputs and outputs lie from now on. The graph refers to the device's memory alone. */
+/* Where the inputs and outputs lie from now on. Graphs refer to the device's memory alone. */
 static int32_t resolve(burnish_context *c) {
   cuda_state *s = c->state;
   for (uint64_t i = 0; i < slot_count(c); i++) {
@@ -315,7 +317,7 @@ static int32_t resolve(burnish_context *c) {
                           "%s begins at an address that is no multiple of %d bytes, as a part of another array "
                           "may; copy it to memory of its own",
                           c->plan.strings + c->plan.ios[i].name, VECTOR_BYTES);
-    if (used != s->used[i] || s->resident[i] != (device >= 0)) drop_graph(s);
+    if (used != s->used[i] || s->resident[i] != (device >= 0)) drop_graphs(s);
     s->used[i] = used;
     s->resident[i] = device >= 0;
   }
@@ -363,14 +365,14 @@ static int32_t take_times(burnish_context *c) {
 static int32_t launch(burnish_context *c) {
   cuda_state *s = c->state;
   int timed = c->nanoseconds != NULL;
+  cu_executable *graph = &s->graphs[timed];
   int32_t status = timed ? new_events(c) : BURNISH_OK;
-  if (s->timed != timed) drop_graph(s);
   s->timed = timed && !status;
   s->step_by_step = s->blocking && !timed;
   if (!status && s->step_by_step) return submit(c, s->stream);
-  if (!status && !s->graph) status = record(c);
+  if (!status && !*graph) status = record(c, graph);
   if (status) return status;
-  cu_result code = burnish_cu.cuGraphLaunch(s->graph, s->stream);
+  cu_result code = burnish_cu.cuGraphLaunch(*graph, s->stream);
   return code ? burnish_cuda_failed(&c->error, "cuGraphLaunch", code) : BURNISH_OK;
 }
 

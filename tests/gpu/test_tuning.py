@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -9,11 +10,18 @@ import sys
 import burnish
 import numpy as np
 import pytest
+from burnish.compiler.build_kernel import outline
+from burnish.compiler.ir.plan import Copy
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.target import TARGETS, get_target
 from burnish.errors import InputError
 from burnish.op_tuner.hardware import hardware_of
-from burnish.op_tuner.measure import find_gpu, require_runnable
+from burnish.op_tuner.measure import Built, _trimmed, find_gpu, plan_of, require_runnable
+from burnish.op_tuner.operands import operands
 from onnx import TensorProto, helper, numpy_helper, save
+
+from ..op_tuner.tasks import op_task
 
 MEASURE = """
 from dataclasses import replace
@@ -27,7 +35,7 @@ from tests.ops.case import Case, build_graph
 
 graph = build_graph(Case(MatMul(), ("f32[33,40]", "f32[40,24]")))
 task = task_of(graph, graph.nodes[0], get_target("opencl"), 1)
-local = Local(1, seconds=0.001)
+local = Local(1, seconds=0.001, evict=1 << 16)
 
 def measured(config=None):
     (_, result), = local([Candidate(task, config or DefaultConfig())])
@@ -89,6 +97,27 @@ def test_hardware_is_the_device(opencl):
 def test_a_process_that_has_used_opencl_does_not_measure(opencl):
     with pytest.raises(InputError, match="this process has used OpenCL"):
         require_runnable(get_target("opencl"))
+
+
+def test_copies_pass_through_the_caches_before_a_kernel():
+    task = op_task(MatMul(), "f32[16,24]", "f32[24,20]", target=TARGETS["cuda-sm80"])
+    kernel, given = outline(task, DefaultConfig()), operands(task)
+    sizes = tuple(a.nbytes for a in given.arrays)
+    plan, _ = plan_of(task.target, Built(kernel, sizes, {}), given, 1, evict=1 << 20)
+    copies = [step for step in plan.steps if isinstance(step, Copy)]
+    inputs = [io.type.nbytes for io in plan.inputs]
+    assert [c.source.nbytes for c in copies] == [1 << 19, *inputs] and inputs
+    assert plan.steps[: len(copies)] == tuple(copies) and not any(c.node for c in copies)
+    written = sorted((c.target.offset, c.target.end) for c in copies)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(written))
+    plan, _ = plan_of(task.target, Built(kernel, sizes, {}), given, 1, evict=0)
+    assert plan.steps and not any(isinstance(step, Copy) for step in plan.steps)
+
+
+def test_a_clock_that_ticks_slowly_tells_of_what_lies_between():
+    ticks = [3.0] * 14 + [3.5] * 5 + [40.0]
+    assert 3.0 < _trimmed(ticks) < 3.25
+    assert _trimmed([2.0]) == 2.0
 
 
 def test_another_gpu_is_an_error(opencl):
