@@ -28,6 +28,7 @@ COSTLY_OPERATIONS = 16  # multiply-adds of an elementary function
 COPYING = 6  # instructions for each end of a copy beside the arithmetic, in nvcc's code: places and a guard
 ROUNDING = 2  # instructions to TF32
 MEETING = 20  # multiply-adds of a thread while it waits at a barrier
+ALL_MEET = 0.75  # of a launch, while blocks wait for each other
 WARPS = 8  # that keep a unit busy
 MOST_BLOCKS = 4  # of a unit at once
 EXPANDED = 1024  # addresses of a load that are looked at
@@ -59,6 +60,7 @@ class _Kernel:
     statement: Stmt
     blocks: int = 1
     threads: int = 1
+    meetings: float = 0.0  # of all blocks
     work: _Work = field(default_factory=_Work)
     touched: set[str] = field(default_factory=set)
 
@@ -70,7 +72,8 @@ class _Kernel:
         memory = sum(b.nbytes for name, b in self.buffers.items() if name in self.touched) / gpu.bandwidth
         bounds = sorted((items * self.work.operations / peak, items * self.work.bytes / (peak * CACHED)))
         inside = (bounds[1] + (1 - HIDDEN) * bounds[0]) * self._idle()
-        return gpu.launch + max(inside, memory) + (1 - HIDDEN) * min(inside, memory)
+        waiting = (1 + ALL_MEET * self.meetings) * gpu.launch
+        return waiting + max(inside, memory) + (1 - HIDDEN) * min(inside, memory)
 
     def _idle(self) -> float:
         """How much longer it takes than with all units busy all the time."""
@@ -105,6 +108,8 @@ class _Kernel:
                     self._move(Load(st.buffer, st.index, self.buffers[st.buffer].dtype), known, times)
                 case L.Intrinsic():
                     self._intrinsic(st, known, times)
+                case L.Barrier(scope="grid"):
+                    self.meetings += times
                 case L.Barrier():
                     self.work.operations += times * MEETING
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..ir.loops import Buffer
 from ..ir.types import BF16, BOOL, F16, DType
+from .kernel_code import Launch
 
 
 def value_type(dtype: DType) -> str:
@@ -67,12 +68,11 @@ class Dialect:
         symbol: str,
         buffers: Sequence[Buffer],
         written: frozenset[str],
-        block: tuple[int, int, int],
-        reports: bool,
+        launch: Launch,
     ) -> str:
         """The head of a kernel up to its opening brace, and what makes typed pointers of its parameters.
 
-        `reports`: the body may set `*error`.
+        Where it `reports`, the body may set `*error`.
         """
         raise NotImplementedError
 

@@ -53,10 +53,12 @@ class _Kernel:
         self.head: list[str] = []  # declarations that stand at the top of the function
         self.grid, self.block = [1, 1, 1], [1, 1, 1]
         self.shared = self.private = 0
+        self.together = False
 
     @property
     def launch(self) -> Launch:
-        return Launch(tuple(self.grid), tuple(self.block), self.shared, self.v.reports)  # type: ignore[arg-type]
+        sizes = tuple(self.grid), tuple(self.block)
+        return Launch(*sizes, self.shared, self.v.reports, self.together)  # type: ignore[arg-type]
 
     def text(self, st: Stmt) -> str:
         buffers = (*self.program.params, *self.program.temps)
@@ -64,10 +66,9 @@ class _Kernel:
         for loop in (x for x in loops.walk(st) if isinstance(x, For) and x.kind.startswith("thread.")):
             axis = _AXES.index(loop.kind[-1])
             self.block[axis] = max(self.block[axis], _constant_extent(loop))
+        self.together = loops.meets(st)
         self.statement(st)
-        head = self.dialect.signature(
-            self.symbol, buffers, self.program.written(), self.launch.block, self.v.reports
-        )
+        head = self.dialect.signature(self.symbol, buffers, self.program.written(), self.launch)
         return "\n".join([head, *self.head, *self.v.out.lines, "}"])
 
     # --- statements -------------------------------------------------------------------------------------

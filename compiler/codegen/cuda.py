@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from ..ir.loops import Buffer
 from ..ir.types import DType
 from . import cuda_copies, cuda_mma
 from .c_dialect import Dialect, Instruction, InstructionOperand, identifier, memory_type, value_type
+from .kernel_code import Launch
 
 _TYPES = {
     "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",
@@ -60,32 +62,47 @@ CONVERSIONS = dict(
         ("f32", "bf16", "cvt.rn.bf16.f32"),  # sm_80 and later, as all targets here
     )
 )
+_MEET = """static __device__ __forceinline__ void meet(i32 *arrivals) {
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
+    const u32 first = 0x80000001u - gridDim.x * gridDim.y * gridDim.z;
+    const u32 mine = blockIdx.x || blockIdx.y || blockIdx.z ? 1u : first;
+    __threadfence();
+    const u32 before = atomicAdd(reinterpret_cast<u32 *>(arrivals), mine);
+    while (!((before ^ *reinterpret_cast<volatile u32 *>(arrivals)) >> 31)) {
+    }
+    __threadfence();
+  }
+  __syncthreads();
+}"""
+"""The highest bit changes when all blocks have come; the others are then zero again."""
 OPTIONS = ("-fmad=false",)
 """For the compiler: multiply-adds are fused where the source says so, and nowhere else."""
 
 
 @dataclass(frozen=True)
 class Cuda(Dialect):
-    """Kernels take a pointer for each operand, then the errors of all steps and their own number."""
+    """Kernels take a pointer for each operand, then the errors of all steps and their own number. What blocks
+    that run together write is not theirs alone, so no register may keep it."""
 
     def signature(
         self,
         symbol: str,
         buffers: Sequence[Buffer],
         written: frozenset[str],
-        block: tuple[int, int, int],
-        reports: bool,
+        launch: Launch,
     ) -> str:
-        threads = block[0] * block[1] * block[2]
+        threads = math.prod(launch.block)
+        own = "" if launch.together else "__restrict__ "
         operands = [
-            f"{memory_type(b.dtype)} *__restrict__ {identifier(b.name)}"
+            f"{memory_type(b.dtype)} *{own}{identifier(b.name)}"
             if b.name in written
             else f"const {memory_type(b.dtype)} *__restrict__ {identifier(b.name)}"
             for b in buffers
         ]
         head = f'extern "C" __global__ void __launch_bounds__({threads}, 1) {symbol}'
         lines = [f"{head}({', '.join([*operands, 'int *errors', 'unsigned step'])}) {{"]
-        return "\n".join([*lines, *(["  int *error = errors + step;"] * reports)])
+        return "\n".join([*lines, *(["  int *error = errors + step;"] * launch.reports)])
 
     def bitcast(self, text: str, source: DType, target: DType) -> str:
         return f"bits<{value_type(target)}>({text})"
@@ -93,6 +110,8 @@ class Cuda(Dialect):
     def instruction(self, name: str, operands: Sequence[InstructionOperand]) -> Instruction | None:
         if name == "exchange":
             return _exchange(*operands)
+        if name == "meet":
+            return Instruction((f"meet({operands[0].pointer});",), {name: _MEET})
         return cuda_mma.instruction(name, operands) or cuda_copies.instruction(name, operands)
 
     def vector_type(self, dtype: DType, lanes: int) -> str:

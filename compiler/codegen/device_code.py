@@ -12,7 +12,7 @@ from .kernel_code import Launch
 _HEADER = struct.Struct("<8sII3Q4I")
 _KERNEL = struct.Struct("<2I6I2I")
 _VERSION = 1
-_NEEDS_F64, _REPORTS = 1, 1
+_NEEDS_F64, _REPORTS, _TOGETHER = 1, 1, 2
 _DIALECTS = {"opencl": opencl.DIALECT, "cuda": cuda.DIALECT}
 OPTIONS = {"opencl": "-cl-std=CL1.2 -w"}
 
@@ -42,7 +42,7 @@ def encode(
     table = b"".join(
         _KERNEL.pack(
             add(symbol),
-            _REPORTS if launches[symbol].reports else 0,
+            _REPORTS * launches[symbol].reports | _TOGETHER * launches[symbol].together,
             *launches[symbol].grid,
             *launches[symbol].block,
             launches[symbol].shared,

@@ -13,6 +13,7 @@ class Launch:
     block: tuple[int, int, int] = (1, 1, 1)
     shared: int = 0  # bytes of shared memory of a block
     reports: bool = False  # whether it may find an error in its inputs
+    together: bool = False  # whether all blocks must run at once, since they wait for each other
 
 
 @dataclass(frozen=True)

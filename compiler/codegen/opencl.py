@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..ir.loops import Buffer
 from ..ir.types import DType
 from .c_dialect import Dialect, identifier, memory_type, value_type
+from .kernel_code import Launch
 
 _TYPES = {
     "i8": "char", "u8": "uchar", "i16": "short", "u16": "ushort", "i32": "int", "u32": "uint", "i64": "long",
@@ -29,15 +30,14 @@ class OpenCL(Dialect):
         symbol: str,
         buffers: Sequence[Buffer],
         written: frozenset[str],
-        block: tuple[int, int, int],
-        reports: bool,
+        launch: Launch,
     ) -> str:
         names = [identifier(b.name) for b in buffers]
         operands = [f"__global char *{name}p, ulong {name}at" for name in names]
-        size = ", ".join(map(str, block))
+        size = ", ".join(map(str, launch.block))
         head = f"__kernel __attribute__((reqd_work_group_size({size}))) void {symbol}"
         lines = [f"{head}({', '.join([*operands, '__global int *errors', 'uint step'])}) {{"]
-        lines += ["  __global int *error = errors + step;"] * reports
+        lines += ["  __global int *error = errors + step;"] * launch.reports
         for b, name in zip(buffers, names):
             type = f"__global {'' if b.name in written else 'const '}{memory_type(b.dtype)} *"
             lines.append(f"  {type}restrict {name} = ({type})({name}p + {name}at);")

@@ -5,7 +5,8 @@
              | if e: Stmt… else: Stmt…
              | BUFFER[e, …] = e
              | alloc BUFFER: Stmt…            a buffer that lives inside the statement
-             | barrier SCOPE                  block: the threads of a GPU block; gang: the CPU's workers;
+             | barrier SCOPE                  block: the threads of a GPU block; grid: those of all its
+                                              blocks, which then run at once; gang: the CPU's workers;
                                               order: no load is kept in a register across it, no other effect
              | prefetch [once] BUFFER[e, …]   a hint, no effect; once: its lines will not stay cached
              | intrinsic NAME(e, …): Stmt…    one instruction where there is one: its operands, its meaning
@@ -40,8 +41,8 @@ LOOP_KINDS = frozenset(
 GANG_RANGES = {"worker": (0, 1 << 16), "workers": (1, 1 << 16)}
 INTRINSICS = {
     "mma_tf32": True, "mma_f16": True, "mma_bf16": True, "copy_async": False, "commit_copies": False,
-    "wait_copies": False, "exchange": True, "amx_begin": False, "amx_end": False, "amx_zero": False,
-    "amx_dot_u8": False, "amx_store": False,
+    "wait_copies": False, "exchange": True, "meet": True, "amx_begin": False, "amx_end": False,
+    "amx_zero": False, "amx_dot_u8": False, "amx_store": False,
 }  # fmt: skip
 """By name: whether all threads of a block must come by.
 
@@ -52,6 +53,7 @@ INTRINSICS = {
     commit_copies()           what the thread has copied since the last one is a group
     wait_copies(n)            until all groups but the last n are there
     exchange(to, of, d, n)    to = `of` of the thread whose number differs in the bit d; a warp has n threads
+    meet(arrivals)            a barrier of the grid, by an i32 of global memory, 0 when the kernel begins
     amx_begin(r, w, i, j)     tiles are i × j of r × 16 sums, and factors of r × w and w × 16 words
     amx_zero(c)               the sums are zero, …
     amx_dot_u8(c, s, a…, b…)  … i factors a times j factors b more, of bytes, those of a unsigned, whose rows
@@ -222,6 +224,11 @@ def expressions(st: Stmt) -> tuple[Expr, ...]:
         case Intrinsic(operands=found):
             return found
     return ()
+
+
+def meets(st: Stmt) -> bool:
+    """Whether blocks wait for each other in it."""
+    return any(isinstance(x, Barrier) and x.scope == "grid" for x in walk(st))
 
 
 def map_expressions(body: Body, fn: Callable[[Expr], Expr]) -> Body:

@@ -29,6 +29,7 @@ from .loops import (
     Program,
     Stmt,
     Store,
+    meets,
     walk,
 )
 from .loops_support import Memory
@@ -120,7 +121,7 @@ class _Statements(Writer):
         self.range = "range" if order == "forward" else "backward"
         self.private: list[Slot] = []  # buffers of which every task has its own
         self.nest = 0
-        self.in_threads = self.in_gang = self.in_generator = False
+        self.in_threads = self.in_blocks = self.in_gang = self.in_generator = False
 
     def write_program(self) -> str:
         written = self.program.written()
@@ -201,6 +202,8 @@ class _Statements(Writer):
             self.vector_loop(st, begin, end)
         elif st.kind.startswith("thread.") and _has_barrier(st.body):
             self.thread_loop(st, begin, end)
+        elif st.kind.startswith("block.") and meets(st):
+            self.block_loop(st, begin, end)
         else:
             self.plain_loop(st, begin, end)
         del self.names[st.var], self.ranges[st.var]
@@ -233,15 +236,33 @@ class _Statements(Writer):
 
     def thread_loop(self, st: For, begin: str, end: str) -> None:
         """Threads with barriers are generators that stop at each of them."""
-        outer = (self.in_threads, self.in_generator, self.nest)
-        name = self.fresh("thread")
-        self.in_threads, self.in_generator, self.nest = True, True, 0
+        outer, self.in_threads = self.in_threads, True
+        call = self.in_step(st, begin, end)
+        self.in_threads = outer
+        if self.in_threads:
+            self.line(f"yield from {call}")
+        elif self.in_blocks:
+            self.line(f"yield from (scope for scope in {call} if scope == 'grid')")
+        else:
+            self.line(f"for _ in {call}: pass")
+
+    def block_loop(self, st: For, begin: str, end: str) -> None:
+        """So are blocks that wait for each other."""
+        outer, self.in_blocks = self.in_blocks, True
+        call = self.in_step(st, begin, end)
+        self.in_blocks = outer
+        self.line(f"yield from {call}" if self.in_blocks else f"for _ in {call}: pass")
+
+    def in_step(self, st: For, begin: str, end: str) -> str:
+        """The iterations as generators."""
+        outer = (self.in_generator, self.nest)
+        name = self.fresh("step")
+        self.in_generator, self.nest = True, 0
         with self.block(f"def {name}({self.names[st.var]}):"):
             self.body(st.body)
             self.line("if False: yield")
-        self.in_threads, self.in_generator, self.nest = outer
-        call = f"lockstep({name}(i) for i in {self.range}({begin}, {end}))"
-        self.line(f"yield from {call}" if self.in_threads else f"for _ in {call}: pass")
+        self.in_generator, self.nest = outer
+        return f"lockstep({name}(i) for i in {self.range}({begin}, {end}))"
 
     def vector_loop(self, st: For, begin: str, end: str) -> None:
         var = self.names[st.var]
@@ -304,11 +325,9 @@ class _Statements(Writer):
     def barrier(self, st: Barrier) -> None:
         if st.scope == "order":
             return
-        if self.lanes or st.scope not in ("block", "gang"):
+        if self.lanes or st.scope not in ("block", "grid", "gang"):
             raise InternalError(f"barrier {st.scope} cannot stand here")
-        if st.scope == "gang":
-            if not self.program.gang:
-                raise InternalError(f"program {self.program.name} is no gang, but has a gang barrier")
-            self.line("yield")
-        elif self.in_threads:
-            self.line("yield")
+        if st.scope == "gang" and not self.program.gang:
+            raise InternalError(f"program {self.program.name} is no gang, but has a gang barrier")
+        if st.scope != "block" or self.in_threads:
+            self.line(f"yield {st.scope!r}")

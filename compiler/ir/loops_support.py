@@ -94,20 +94,19 @@ def narrow(mask: Array | None, cond: Array) -> Array:
 
 # --- threads in step --------------------------------------------------------------------------------------
 
-Thread = Generator[None, None, None]
+Thread = Generator["str | None", None, None]
 
 
 def lockstep(threads: Iterable[Thread]) -> Thread:
-    """Runs threads from barrier to barrier, one after another; yields when all of them stand at a barrier."""
+    """Runs threads from barrier to barrier, one after another; yields its scope when all stand at one."""
     running = list(threads)
-    end = object()
     while True:
-        ended = sum(next(thread, end) is end for thread in running)
-        if ended == len(running):
+        found = {next(thread, None) for thread in running}
+        if found <= {None}:
             return
-        if ended:
+        if len(found) > 1:
             raise InternalError("a barrier that not all threads reach")
-        yield
+        yield found.pop()
 
 
 def share(begin: int, end: int, worker: int, workers: int) -> range:

@@ -43,6 +43,7 @@ class _Scope:
     dead: bool = False
     varying: frozenset[str] = frozenset()  # variables that differ between the threads of a block
     divergent: bool = False  # not all of them come by
+    conditional: bool = False  # nor, maybe, all blocks
 
     def kinds(self) -> list[str]:
         return [loop.kind for loop in self.loops]
@@ -126,8 +127,8 @@ class _Checker:
             case If():
                 if st.cond.dtype is not BOOL:
                     raise InternalError(f"a condition is {st.cond.dtype}, expected bool")
-                if s.loads(st.cond) or s.variables(st.cond) & scope.varying:
-                    scope = replace(scope, divergent=True)
+                differs = bool(s.loads(st.cond) or s.variables(st.cond) & scope.varying)
+                scope = replace(scope, divergent=scope.divergent or differs, conditional=True)
                 self.body(st.then, _narrowed(scope, st.cond, True))
                 self.body(st.other, _narrowed(scope, st.cond, False))
             case Store():
@@ -208,14 +209,16 @@ class _Checker:
         kinds = scope.kinds()
         if st.scope == "order":
             return
-        if st.scope not in ("block", "gang"):
+        if st.scope not in ("block", "grid", "gang"):
             raise InternalError(f"unknown barrier {st.scope!r}")
         if "vector" in kinds:
             raise InternalError("a barrier inside of a vector loop")
         if st.scope == "gang" and not self.program.gang:
             raise InternalError("a gang barrier in a program that is no gang")
-        if st.scope == "block" and not any(k.startswith("block.") for k in kinds):
-            raise InternalError("a block barrier outside of the block loops")
+        if st.scope != "gang" and not any(k.startswith("block.") for k in kinds):
+            raise InternalError(f"a {st.scope} barrier outside of the block loops")
+        if st.scope == "grid" and (scope.conditional or not all(_length(x).is_const for x in scope.loops)):
+            raise InternalError("a grid barrier where blocks may go different ways")
         threads = {loop.var for loop in scope.loops if loop.kind.startswith("thread.")}
         for loop in scope.loops:
             if threads & s.variables(_length(loop).expr()):

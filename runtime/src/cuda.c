@@ -27,7 +27,7 @@ typedef struct cuda_state {
   cu_event *events;        /* one before each step and one behind the last; made by the first timed run */
   cu_pointer *values;      /* one step's arguments, and their addresses */
   void **parameters;
-  int reports;         /* whether any kernel may note an error */
+  int reports;         /* KERNEL_REPORTS if any kernel may note an error */
   int blocking;        /* CUDA_LAUNCH_BLOCKING: no graph, so that an error names its kernel */
   int step_by_step;    /* whether this run waits for each step */
   cu_stream submit_to; /* while steps are started */
@@ -103,17 +103,45 @@ static int32_t new_memory(burnish_context *c, burnish_error *error) {
   return BURNISH_OK;
 }
 
+/* Whether all blocks of a kernel that wait for each other can run at once. */
+static int32_t check_room(const burnish_context *c, uint32_t step, burnish_error *error) {
+  const cuda_state *s = c->state;
+  const char *name, *what = "cuDeviceGetAttribute";
+  const code_kernel *kernel = burnish_gpu_kernel(c, step, &name);
+  uint64_t blocks = (uint64_t)kernel->grid[0] * kernel->grid[1] * kernel->grid[2], room;
+  int32_t threads = (int32_t)(kernel->block[0] * kernel->block[1] * kernel->block[2]);
+  int32_t able = 0, units = 0, each = 0;
+  cu_device device = module_of(c)->device;
+  cu_result code = burnish_cu.cuDeviceGetAttribute(&able, CU_COOPERATIVE_LAUNCH, device);
+  if (!code) code = burnish_cu.cuDeviceGetAttribute(&units, CU_MULTIPROCESSOR_COUNT, device);
+  if (!code) {
+    what = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
+    code = burnish_cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, s->functions[step], threads, 0);
+  }
+  if (code) return burnish_cuda_failed(error, what, code);
+  room = able ? (uint64_t)units * (uint64_t)each : 0;
+  if (blocks <= room) return BURNISH_OK;
+  return burnish_fail(error, BURNISH_BAD_DEVICE, (int32_t)step,
+                      "kernel %.100s needs %llu blocks at once, but this GPU has room for %llu; compile the "
+                      "model on this machine, with --target cuda",
+                      name, (unsigned long long)blocks, (unsigned long long)room);
+}
+
 static int32_t find_functions(burnish_context *c, burnish_error *error) {
   cuda_state *s = c->state;
   for (uint32_t i = 0; i < c->plan.step_count; i++) {
     const char *name;
     if (c->plan.steps[i].kind != STEP_CALL) continue;
-    s->reports |= burnish_gpu_kernel(c, i, &name)->flags & KERNEL_REPORTS;
+    uint32_t flags = burnish_gpu_kernel(c, i, &name)->flags;
+    s->reports |= flags & KERNEL_REPORTS;
     cu_result code = burnish_cu.cuModuleGetFunction(&s->functions[i], module_of(c)->code, name);
-    if (!code) continue;
-    burnish_error why;
-    burnish_cuda_failed(&why, "cuModuleGetFunction", code);
-    return burnish_fail(error, why.code, (int32_t)i, "kernel %.100s: %.300s", name, why.message);
+    if (code) {
+      burnish_error why;
+      burnish_cuda_failed(&why, "cuModuleGetFunction", code);
+      return burnish_fail(error, why.code, (int32_t)i, "kernel %.100s: %.300s", name, why.message);
+    }
+    int32_t status = flags & KERNEL_TOGETHER ? check_room(c, i, error) : BURNISH_OK;
+    if (status) return status;
   }
   return BURNISH_OK;
 }
@@ -206,6 +234,9 @@ static cu_result call_step(burnish_context *c, uint32_t number) {
   values[step->arg_count] = s->memory + s->errors_at;
   for (uint32_t i = 0; i <= step->arg_count; i++) s->parameters[i] = &values[i];
   s->parameters[step->arg_count + 1] = &number; /* shared memory is the kernel's own */
+  if (kernel->flags & KERNEL_TOGETHER)
+    return burnish_cu.cuLaunchCooperativeKernel(s->functions[number], grid[0], grid[1], grid[2], block[0],
+                                                block[1], block[2], 0, s->submit_to, s->parameters);
   return burnish_cu.cuLaunchKernel(s->functions[number], grid[0], grid[1], grid[2], block[0], block[1],
                                    block[2], 0, s->submit_to, s->parameters, NULL);
 }

@@ -24,8 +24,10 @@ enum {
   CU_MAX_THREADS_PER_BLOCK = 1,
   CU_MAX_GRID_DIM_X = 5,
   CU_MAX_SHARED_MEMORY_PER_BLOCK = 8,
+  CU_MULTIPROCESSOR_COUNT = 16,
   CU_COMPUTE_CAPABILITY_MAJOR = 75,
   CU_COMPUTE_CAPABILITY_MINOR = 76,
+  CU_COOPERATIVE_LAUNCH = 95,
   CU_JIT_ERROR_LOG_BUFFER = 5,
   CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,
   CU_POINTER_MEMORY_TYPE = 2,
@@ -76,6 +78,9 @@ enum {
   X(cuEventDestroy_v2, (cu_event))                                                                      \
   X(cuEventRecordWithFlags, (cu_event, cu_stream, uint32_t))                                            \
   X(cuEventElapsedTime, (float *, cu_event, cu_event))                                                  \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int32_t *, cu_function, int32_t, size_t))             \
+  X(cuLaunchCooperativeKernel, (cu_function, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t,          \
+                                uint32_t, uint32_t, cu_stream, void **))                                \
   X(cuLaunchKernel, (cu_function, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, \
                      cu_stream, void **, void **))
 

@@ -9,7 +9,7 @@
 #define BURNISH_CODE_VERSION 1u
 
 enum { CODE_NEEDS_F64 = 1 };
-enum { KERNEL_REPORTS = 1 };
+enum { KERNEL_REPORTS = 1, KERNEL_TOGETHER = 2 }; /* may note an error; all blocks run at once */
 
 typedef struct code_header {
   char magic[8];

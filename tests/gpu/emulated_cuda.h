@@ -1,4 +1,5 @@
-// CUDA C++ as C++ for the host: a block's threads run in turns, as fibers where they wait for each other.
+// CUDA C++ as C++ for the host: a block's threads run in turns, as fibers where they wait for each other. So
+// do blocks that meet, from one meeting to the next; each has its shared memory while it runs.
 #include <ucontext.h>
 
 #include <math.h>  // whose functions take float, too, as those of CUDA do
@@ -17,7 +18,7 @@ static const double INF_ = INFINITY, NAN_ = NAN;
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __shared__ static
+#define __shared__ static __attribute__((section("shared_memory")))
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(threads, blocks)
 #define __syncthreads() emulator::wait_for_block()
@@ -33,12 +34,16 @@ static inline float __int_as_float(int bits) {
   return value;
 }
 
+extern "C" char __start_shared_memory[] __attribute__((weak, visibility("hidden")));
+extern "C" char __stop_shared_memory[] __attribute__((weak, visibility("hidden")));
+
 namespace emulator {
 
 struct Entry {
   const char *name;
   unsigned threads;  // of __launch_bounds__
   bool waits;        // whether it has barriers
+  bool meets;        // whether blocks wait for each other
   std::vector<unsigned> sizes;
   std::function<void(void **)> call;
 };
@@ -49,28 +54,35 @@ void apply(void (*kernel)(A...), void **parameters, std::index_sequence<I...>) {
 }
 
 template <class... A>
-Entry entry(const char *name, void (*kernel)(A...), unsigned threads, bool waits) {
+Entry entry(const char *name, void (*kernel)(A...), unsigned threads, bool waits, bool meets) {
   auto call = [kernel](void **parameters) { apply(kernel, parameters, std::index_sequence_for<A...>()); };
-  return {name, threads, waits, {static_cast<unsigned>(sizeof(A))...}, call};
+  return {name, threads, waits, meets, {static_cast<unsigned>(sizeof(A))...}, call};
 }
 
 constexpr std::size_t STACK = 128 << 10;
-enum State { READY, WAITING, DONE };
+enum State { READY, WAITING, MEETING, DONE };
 struct Fiber {
   ucontext_t context;
   State state;
   std::unique_ptr<char[]> stack;
 };
-static std::vector<Fiber> fibers;
+struct Block {
+  std::vector<Fiber> fibers;
+  std::vector<char> shared;  // while others run
+};
+static std::vector<Block> blocks;
+static Block *block;
 static ucontext_t home;
 static std::size_t current;
 static const Entry *running;
 static void **arguments;
 
-static void wait_for_block() {
-  fibers[current].state = WAITING;
-  swapcontext(&fibers[current].context, &home);
+static void stop(State state) {
+  Fiber &fiber = block->fibers[current];
+  fiber.state = state;
+  swapcontext(&fiber.context, &home);
 }
+static void wait_for_block() { stop(WAITING); }
 
 // Products by tensor cores: each thread of a warp gives its fragments and takes what its sums need of the others'.
 struct Fragments {
@@ -161,18 +173,17 @@ static void wait(std::size_t but) {
 
 static void run_fiber() {
   running->call(arguments);
-  fibers[current].state = DONE;
+  block->fibers[current].state = DONE;
 }
 
 static position place(std::size_t n, const unsigned size[3]) {
   return {unsigned(n % size[0]), unsigned(n / size[0] % size[1]), unsigned(n / size[0] / size[1])};
 }
 
-// False if some threads of a block end while others wait for them.
-static bool run_block(const unsigned block[3]) {
-  std::size_t count = std::size_t(block[0]) * block[1] * block[2];
-  while (fibers.size() < count) fibers.push_back({{}, DONE, std::unique_ptr<char[]>(new char[STACK])});
-  for (std::size_t n = 0; n < count; n++) {
+static void begin_block(std::size_t threads) {
+  std::vector<Fiber> &fibers = block->fibers;
+  while (fibers.size() < threads) fibers.push_back({{}, DONE, std::unique_ptr<char[]>(new char[STACK])});
+  for (std::size_t n = 0; n < threads; n++) {
     Fiber &fiber = fibers[n];
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
@@ -182,28 +193,61 @@ static bool run_block(const unsigned block[3]) {
     groups[n].clear();
     makecontext(&fiber.context, run_fiber, 0);
   }
-  for (std::size_t done = 0; done < count;) {
-    for (current = 0; current < count; current++) {
-      threadIdx = place(current, block);
-      swapcontext(&home, &fibers[current].context);
+}
+
+// Until all threads of the block meet those of others, or end; WAITING if some come to no barrier of the rest.
+static State run_block(const unsigned size[3], std::size_t threads) {
+  for (;;) {
+    for (current = 0; current < threads; current++) {
+      threadIdx = place(current, size);
+      swapcontext(&home, &block->fibers[current].context);
     }
-    for (std::size_t n = 0; n < count; n++) done += fibers[n].state == DONE;
-    if (done && done < count) return false;
+    State first = block->fibers[0].state;
+    for (std::size_t n = 1; n < threads; n++)
+      if (block->fibers[n].state != first) return WAITING;
+    if (first != WAITING) return first;
   }
+}
+
+// False if some threads or blocks end while others wait for them.
+static bool run_together(const unsigned grid[3], const unsigned size[3], std::size_t count, std::size_t threads) {
+  char *shared = __start_shared_memory;
+  std::size_t bytes = shared ? __stop_shared_memory - shared : 0;
+  if (blocks.size() < count) blocks.resize(count);
+  for (std::size_t b = 0; b < count; b++) {
+    block = &blocks[b];
+    begin_block(threads);
+    block->shared.assign(bytes, char(0xCD));
+  }
+  for (State first = MEETING; first == MEETING;)
+    for (std::size_t b = 0; b < count; b++) {
+      blockIdx = place(b, grid);
+      block = &blocks[b];
+      if (bytes) std::memcpy(shared, block->shared.data(), bytes);
+      State state = run_block(size, threads);
+      if (bytes) std::memcpy(block->shared.data(), shared, bytes);
+      if (b == 0) first = state;
+      if (state == WAITING || state != first) return false;
+    }
   return true;
 }
 
-static bool run(const Entry &kernel, const unsigned grid[3], const unsigned block[3], void **parameters) {
+static bool run(const Entry &kernel, const unsigned grid[3], const unsigned size[3], void **parameters) {
+  std::size_t count = std::size_t(grid[0]) * grid[1] * grid[2], threads = std::size_t(size[0]) * size[1] * size[2];
   running = &kernel;
   arguments = parameters;
-  for (std::size_t b = 0; b < std::size_t(grid[0]) * grid[1] * grid[2]; b++) {
+  if (kernel.meets) return run_together(grid, size, count, threads);
+  if (blocks.empty()) blocks.resize(1);
+  block = &blocks[0];
+  for (std::size_t b = 0; b < count; b++) {
     blockIdx = place(b, grid);
     if (kernel.waits) {
-      if (!run_block(block)) return false;
+      begin_block(threads);
+      if (run_block(size, threads) != DONE) return false;
       continue;
     }
-    for (std::size_t n = 0; n < std::size_t(block[0]) * block[1] * block[2]; n++) {
-      threadIdx = place(n, block);
+    for (std::size_t n = 0; n < threads; n++) {
+      threadIdx = place(n, size);
       kernel.call(parameters);
     }
   }
@@ -252,6 +296,8 @@ static unsigned short f32_to_bf16(float a) {
   std::uint32_t rest = bits & 0xffff, kept = bits >> 16;
   return (unsigned short)(kept + (rest > 0x8000 || (rest == 0x8000 && kept % 2)));
 }
+
+static void meet(int *) { emulator::stop(emulator::MEETING); }
 
 // Copies happen as late as they may: when their group is waited for.
 static void copy_async_4(void *to, const void *from, bool there) { emulator::copy(to, from, there, 4); }

@@ -12,6 +12,10 @@ extern "C" unsigned kernel_parameters(const void *kernel, const unsigned **sizes
   return unsigned(entry.sizes.size());
 }
 
+extern "C" int kernel_meets(const void *kernel) {
+  return static_cast<const emulator::Entry *>(kernel)->meets;
+}
+
 extern "C" int kernel_run(const void *kernel, const unsigned grid[3], const unsigned block[3],
                           void **parameters) {
   return emulator::run(*static_cast<const emulator::Entry *>(kernel), grid, block, parameters);

@@ -16,12 +16,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), \d+\) (\w+)\(')
 
-WAITS = re.compile("__syncthreads|__shfl")
+WAITS = re.compile(r"__syncthreads|__shfl|\bmeet\(")
+MEETS = re.compile(r"\bmeet\(")
+_FUNCTION = r"^static __device__ __forceinline__ \w+"
 ASSEMBLY = re.compile(
-    r"^static __device__ __forceinline__ \w+ \w+\([^{]*\{\n(?:  \w+ b;\n)?  asm\b.*?\n}\n",
-    re.DOTALL | re.MULTILINE,
+    rf"{_FUNCTION} (?:\w+\([^{{]*\{{\n(?:  \w+ b;\n)?  asm\b|meet\().*?\n}}\n", re.DOTALL | re.MULTILINE
 )
-"""Functions that are instructions of a GPU: emulated_cuda.h has others of these names."""
+"""Instructions of a GPU, and what waits for other blocks: emulated_cuda.h has others of these names."""
 
 THIS_CPU = ["-march=native", *(["-mno-avx512f"] if platform.machine() == "x86_64" else [])]
 """Without the instructions that valgrind does not know."""
@@ -31,7 +32,7 @@ def host_source(source: str) -> str:
     source = ASSEMBLY.sub("", source)
     parts = KERNEL.split(source)[1:]
     table = "".join(
-        f'    entry("{name}", {name}, {threads}, {str(bool(WAITS.search(body))).lower()}),\n'
+        f'    entry("{name}", {name}, {threads}, {_flag(WAITS, body)}, {_flag(MEETS, body)}),\n'
         for threads, name, body in zip(parts[::3], parts[1::3], parts[2::3])
     )
     begin, end = ((HERE / name).read_text() for name in ("emulated_cuda.h", "emulated_cuda_end.h"))
@@ -39,10 +40,14 @@ def host_source(source: str) -> str:
     return "\n".join([begin, source, kernels, end])
 
 
+def _flag(pattern: re.Pattern[str], body: str) -> str:
+    return str(bool(pattern.search(body))).lower()
+
+
 def main() -> int:
     arguments = sys.argv[1:]
     if "--version" in arguments:
-        print("an emulation of CUDA on the host, 1")
+        print("an emulation of CUDA on the host, 2")
         return 0
     source, out = Path(arguments[-1]), Path(arguments[arguments.index("-o") + 1])
     with tempfile.TemporaryDirectory() as folder:

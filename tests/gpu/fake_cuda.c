@@ -22,7 +22,7 @@ enum { MAJOR = 8, MINOR = 0, MOST_THREADS = 1024, MOST_SHARED = 48 << 10 };
 
 static char violations[1 << 16];
 static char called[MOST][40];
-static int32_t call_count, fail_at = -1, fail_with, devices = 1, launches;
+static int32_t call_count, fail_at = -1, fail_with, devices = 1, units = 108, launches;
 
 static void violation(const char *format, ...) {
   size_t used = strlen(violations);
@@ -109,6 +109,7 @@ struct cu_module_s {
   void *library;
   const void *(*named)(const char *);
   unsigned (*parameters)(const void *, const unsigned **, unsigned *);
+  int (*meets)(const void *);
   int (*run)(const void *, const unsigned *, const unsigned *, void **);
 };
 struct cu_function_s {
@@ -186,6 +187,7 @@ const char *fake_violations(void) { return violations; }
 const char *fake_called(int32_t n) { return n < call_count && n < MOST ? called[n] : NULL; }
 int32_t fake_launches(void) { return launches; }
 void fake_set_devices(int32_t count) { devices = count; }
+void fake_set_units(int32_t count) { units = count; } /* with none, blocks may not wait for each other */
 
 void fake_fail(int32_t call, int32_t code) {
   call_count = launches = 0;
@@ -258,6 +260,8 @@ cu_result cuDeviceGetAttribute(int32_t *value, int32_t what, cu_device device) {
            : what == CU_MAX_THREADS_PER_BLOCK       ? MOST_THREADS
            : what == CU_MAX_SHARED_MEMORY_PER_BLOCK ? MOST_SHARED
            : what == CU_MAX_GRID_DIM_X              ? 0x7fffffff
+           : what == CU_COOPERATIVE_LAUNCH          ? units > 0
+           : what == CU_MULTIPROCESSOR_COUNT        ? units
                                                     : 65535;
   return 0;
 }
@@ -303,6 +307,7 @@ cu_result cuModuleLoadDataEx(cu_module *module, const void *image, uint32_t coun
   if (!made.library) return violation("%s", dlerror()), INVALID_IMAGE;
   *(void **)&made.named = dlsym(made.library, "kernel_named");
   *(void **)&made.parameters = dlsym(made.library, "kernel_parameters");
+  *(void **)&made.meets = dlsym(made.library, "kernel_meets");
   *(void **)&made.run = dlsym(made.library, "kernel_run");
   *module = keep("module", memcpy(malloc(sizeof made), &made, sizeof made), sizeof made, 0);
   return 0; /* the file stays open: a library is known by its file's number */
@@ -461,10 +466,9 @@ cu_result cuEventElapsedTime(float *ms, cu_event begin, cu_event end) {
   return *ms = end->recorded - begin->recorded, 0;
 }
 
-cu_result cuLaunchKernel(cu_function function, uint32_t grid_x, uint32_t grid_y, uint32_t grid_z,
-                         uint32_t block_x, uint32_t block_y, uint32_t block_z, uint32_t shared,
-                         cu_stream stream, void **parameters, void **extra) {
-  ENTER_CONTEXT();
+static cu_result start(cu_function function, uint32_t grid_x, uint32_t grid_y, uint32_t grid_z,
+                       uint32_t block_x, uint32_t block_y, uint32_t block_z, uint32_t shared,
+                       cu_stream stream, void **parameters, void **extra) {
   operation o = {.kind = 'k',
                  .function = function,
                  .grid = {grid_x, grid_y, grid_z},
@@ -483,4 +487,27 @@ cu_result cuLaunchKernel(cu_function function, uint32_t grid_x, uint32_t grid_y,
   }
   if (o.values[function->count - 1] >= MOST) violation("the last argument is no step");
   return submit(stream, o);
+}
+
+cu_result cuLaunchKernel(cu_function function, uint32_t grid_x, uint32_t grid_y, uint32_t grid_z,
+                         uint32_t block_x, uint32_t block_y, uint32_t block_z, uint32_t shared,
+                         cu_stream stream, void **parameters, void **extra) {
+  ENTER_CONTEXT();
+  if (function->module->meets(function->kernel)) violation("blocks that meet need a cooperative launch");
+  return start(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra);
+}
+
+cu_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *blocks, cu_function function, int32_t threads,
+                                                      size_t shared) {
+  ENTER_CONTEXT();
+  if (shared || (unsigned)threads > function->threads) violation("the occupancy of another launch");
+  return *blocks = 1, 0;
+}
+
+cu_result cuLaunchCooperativeKernel(cu_function function, uint32_t grid_x, uint32_t grid_y, uint32_t grid_z,
+                                    uint32_t block_x, uint32_t block_y, uint32_t block_z, uint32_t shared,
+                                    cu_stream stream, void **parameters) {
+  ENTER_CONTEXT();
+  if ((uint64_t)grid_x * grid_y * grid_z > (uint64_t)units) violation("more blocks than run at once");
+  return start(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, NULL);
 }

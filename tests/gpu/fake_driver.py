@@ -39,12 +39,13 @@ class FakeDriver:
         self.library.fake_allocate.argtypes = [ctypes.c_size_t, ctypes.c_int32]
         self.library.fake_free.argtypes = [ctypes.c_void_p]
 
-    def reset(self, call: int = -1, code: int = 0, devices: int = 1) -> None:
+    def reset(self, call: int = -1, code: int = 0, devices: int = 1, units: int = 108) -> None:
         """Forgets calls and violations; the call of that number, counted from now on, fails with the code."""
         if self.library.fake_alive():
             gc.collect()
         self.library.fake_fail(call, code)
         self.library.fake_set_devices(devices)
+        self.library.fake_set_units(units)
 
     @property
     def violations(self) -> str:

@@ -23,8 +23,10 @@ from burnish.runtime.nvcc import fatbin
 
 from .cuda_model import X, check, feeds, gather
 from .fake_driver import NVCC, FakeDriver, has_real_driver
+from .test_lanes import lstm
 
 ILLEGAL_ADDRESS, OUT_OF_MEMORY = 700, 2
+LSTM = lstm(1, 40)
 
 
 @pytest.mark.parametrize("network", ["digits", "dqn"])
@@ -123,6 +125,22 @@ def test_steps_are_timed_in_the_graph(driver, saved):
     module = burnish.load(saved)
     assert [t.ns for t in module.run_profiled(feeds())] == [500_000] * len(module.steps)
     check(module.run(feeds()))
+
+
+def test_timed_runs_and_others_take_turns_without_being_recorded_anew(driver, saved):
+    context = burnish.load(saved).context()
+    context.bind(feeds())
+    for _ in range(3):
+        context.run()
+        assert all(t.ns for t in context.run_profiled())
+    calls = driver.calls
+    assert calls.count("cuStreamBeginCapture_v2") == 2 and calls.count("cuGraphLaunch") == 6
+    context.bind(feeds((3, 3, 3)))
+    context.run()
+    check({name: context.output(name) for name in ("y", "z")}, (3, 3, 3))
+    assert driver.calls.count("cuStreamBeginCapture_v2") == 2
+    del context
+    assert not driver.alive
 
 
 def test_every_failure_of_the_driver_is_an_error_and_leaks_nothing(driver, saved):
@@ -224,6 +242,43 @@ def test_networks_need_no_zeros(driver, monkeypatch, poison):
     found, expected = (burnish.compile(model, target=t).run(inputs) for t in ("cuda-sm80", "host"))
     for name, array in expected.items():
         assert np.abs(found[name] - array).max() <= 1e-5 * np.abs(array).max(), name
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory) -> Path:
+    """A module whose blocks wait for each other."""
+    path = tmp_path_factory.mktemp("modules") / "lstm.so"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDACXX", NVCC)
+        burnish.compile(LSTM, target="cuda-sm80").save(path)
+    return path
+
+
+def test_blocks_that_wait_for_each_other_are_launched_together(driver, recurrent):
+    x = np.random.default_rng(0).standard_normal((3, 1, 3)).astype(np.float32)
+    expected = burnish.compile(LSTM).run({"x": x})["y"]
+
+    def use() -> list[str]:
+        module = burnish.load(recurrent)
+        for _ in range(2):
+            np.testing.assert_allclose(module.run({"x": x})["y"], expected, rtol=1e-5, atol=1e-6)
+        return driver.calls
+
+    calls = use()
+    assert calls.count("cuLaunchCooperativeKernel") == 1
+    unnoticed = [name for n, name in enumerate(calls) if not fails(driver, use, n)]
+    assert not unnoticed
+
+
+@pytest.mark.parametrize("units", [0, 3])
+def test_a_gpu_without_room_for_all_blocks(driver, recurrent, units):
+    module = burnish.load(recurrent)
+    driver.reset(units=units)
+    message = (
+        rf"kernel \w+ needs 40 blocks at once, but this GPU has room for {units}; compile .*--target cuda"
+    )
+    with pytest.raises(RunError, match=message):
+        module.context()
 
 
 @pytest.mark.parametrize(

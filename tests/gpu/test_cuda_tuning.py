@@ -104,12 +104,19 @@ def test_the_version_of_the_drivers_part_in_the_kernel(tmp_path, monkeypatch, li
 
 
 @pytest.mark.parametrize(
-    ("arch", "name"), [(None, "cuda-sm90"), (80, "cuda-sm80"), (89, "cuda-sm80"), (100, "cuda-sm90")]
+    ("arch", "units", "name"),
+    [(None, 0, "cuda-sm90"), (80, 108, "cuda-sm80"), (89, 142, "cuda-sm80"), (100, 148, "cuda-sm90")],
 )
-def test_cuda_is_the_newest_target_that_the_gpu_runs(monkeypatch, arch, name):
-    found = None if arch is None else replace(DEVICE, arch=arch)
+def test_cuda_is_the_newest_target_that_the_gpu_runs(monkeypatch, arch, units, name):
+    found = None if arch is None else replace(DEVICE, arch=arch, units=units)
     monkeypatch.setattr(target, "find_cuda_device", lambda: found)
-    assert get_target("cuda") is TARGETS[name]
+    assert get_target("cuda") == TARGETS[name]
+
+
+def test_cuda_has_no_more_units_than_the_gpu(monkeypatch):
+    monkeypatch.setattr(target, "find_cuda_device", lambda: replace(DEVICE, units=14))
+    whole, found = TARGETS["cuda-sm80"], get_target("cuda")
+    assert found == replace(whole, gpu=replace(whole.gpu, units=14))
 
 
 def test_a_gpu_that_is_too_old_is_an_error(monkeypatch):

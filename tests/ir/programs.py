@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from burnish.compiler.ir import scalar as s
-from burnish.compiler.ir.loops import Alloc, Barrier, Body, Buffer, If, Program, Store, loop
+from burnish.compiler.ir.loops import Alloc, Barrier, Body, Buffer, If, Program, Stmt, Store, loop
 from burnish.compiler.ir.scalar import Expr, Load, Var
 from burnish.compiler.ir.types import F32
 
@@ -106,4 +106,17 @@ def gang_scan(steps: int = 4, width: int = 10, barrier: bool = True) -> Program:
     )
 
 
-ALL = (naive_matmul(), register_tiled_matmul(), gpu_matmul(), gang_scan())
+def grid_scan(steps: int = 4, barrier: bool = True) -> Program:
+    """The same on a GPU: three blocks of four threads wait for each other."""
+    x, h = Buffer("x", F32, (steps, 12)), Buffer("h", F32, (steps + 1, 12))
+    t, i = Var("t"), Var("bx") * 4 + Var("tx")
+
+    def kernel(*body: Stmt) -> Stmt:
+        return loop("bx", 3, loop("tx", 4, *body, kind="thread.x"), kind="block.x")
+
+    step = write(h, t + 1, i, value=read(h, t, 11 - i) + read(x, t, i))
+    scan = loop("t", steps, step, *([Barrier("grid")] if barrier else []))
+    return Program("grid_scan", (x, h), (kernel(write(h, 0, i, value=ZERO)), kernel(scan)))
+
+
+ALL = (naive_matmul(), register_tiled_matmul(), gpu_matmul(), gang_scan(), grid_scan())

@@ -90,6 +90,9 @@ WRONG = {
     "barrier inside of a vector loop": blocks(loop("v", 4, Barrier("block"), kind="vector")),
     "whose length differs between threads": blocks(threads(loop("i", Var("tx"), Barrier("block")))),
     "may go different ways": blocks(threads(If(s.lt(Var("tx"), 3), (Barrier("block"),)))),
+    "grid barrier outside": loop("i", 8, COPY, Barrier("grid")),
+    "where blocks may go": blocks(threads(If(s.lt(Var("bx"), 3), (Barrier("grid"),)))),
+    "grid barrier where blocks": blocks(threads(loop("i", Var("bx"), Barrier("grid")))),
     "unknown barrier 'world'": Barrier("world"),
 }
 

@@ -16,7 +16,16 @@ from burnish.errors import InternalError, RunError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .programs import ZERO, gang_scan, gpu_matmul, naive_matmul, read, register_tiled_matmul, write
+from .programs import (
+    ZERO,
+    gang_scan,
+    gpu_matmul,
+    grid_scan,
+    naive_matmul,
+    read,
+    register_tiled_matmul,
+    write,
+)
 from .strategies import DATA_DTYPES, POINTS, any_scalar
 
 I, V = Var("i"), Var("v")
@@ -47,13 +56,29 @@ def test_matrix_products(program, order):
 @pytest.mark.parametrize("workers", [1, 2, 3, 10, 16])
 @pytest.mark.parametrize("order", ["forward", "backward"])
 def test_a_gang_waits_at_its_barriers(workers, order):
-    program = gang_scan()
-    x = np.arange(40, dtype=np.float32).reshape(4, 10)
-    expected = np.zeros((5, 10), np.float32)
+    check_scan(gang_scan(), 10, workers=workers, order=order)
+
+
+def check_scan(program, width, **options):
+    x = np.arange(4 * width, dtype=np.float32).reshape(4, width)
+    expected = np.zeros((5, width), np.float32)
     for t in range(4):
         expected[t + 1] = expected[t, ::-1] + x[t]
-    (h,) = interpret(program, [x, np.empty_like(expected)], workers=workers, order=order)
+    (h,) = interpret(program, [x, np.empty_like(expected)], **options)
     np.testing.assert_array_equal(h, expected)
+
+
+@pytest.mark.parametrize("order", ["forward", "backward"])
+def test_blocks_wait_for_each_other(order):
+    check_scan(grid_scan(), 12, order=order)
+    with pytest.raises(InternalError, match="undefined element h"):
+        check_scan(grid_scan(barrier=False), 12, order=order)
+
+
+def test_a_barrier_that_some_blocks_miss():
+    thread = loop("t", 2, If(s.lt(Var("b"), 3), (Barrier("grid"),)), kind="thread.x")
+    with pytest.raises(InternalError, match="not all threads reach"):
+        run([loop("b", 4, thread, kind="block.x")], complete=False)
 
 
 def test_workers_know_which_one_they_are():
