@@ -22,7 +22,7 @@ from ..compiler.kernel_task import KernelTask
 from .costs import record_of
 from .hardware import Hardware
 from .isolate import Spans
-from .measure import Measurement
+from .measure import Measurement, middle
 from .records import PLAN, Record
 from .space import Point
 from .tuned_task import TunedTask
@@ -169,10 +169,12 @@ class Confirming:
             own = np.array([[t[digest] for t in each[: len(variants)]] for each in rounds]) / found.count
             if not own.all():
                 continue  # shorter than the clock can tell
-            against = float(np.median(own[:, 0]))
+            target = found.task.target
+            against = middle(own[:, 0], target)
             for point, n in sorted(points.items(), key=lambda p: p[1]):
                 low, share, high = np.percentile(own[:, n] / own[:, 0], (25, 50, 75))
-                result = Measurement(float(share) * against, float((high - low) / share), len(rounds))
+                seconds = middle(own[:, n], target) if target.gpu else float(share) * against
+                result = Measurement(seconds, float((high - low) / share), len(rounds))
                 yield self._record(found, point, result, against)
 
     def _plan_record(self, tasks: Sequence[TunedTask], rounds: list[list[Times]]) -> Record:

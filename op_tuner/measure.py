@@ -188,8 +188,9 @@ def run(
         return Measurement.failed("wrong", wrong, built.config)
     low, median, high = np.percentile(times, (25, 50, 75))
     spread = float((high - low) / max(median, 1e-12))
-    middle = _trimmed(times) if task.target.gpu else float(median)
-    return Measurement(middle, spread, len(times), config=built.config, pace=runner.pace())
+    return Measurement(
+        middle(times, task.target), spread, len(times), config=built.config, pace=runner.pace()
+    )
 
 
 def require_runnable(target: Target) -> None:
@@ -275,10 +276,12 @@ def _repeat(run: Callable[[], float], seconds: float, beat: float = math.inf) ->
     return times
 
 
-def _trimmed(times: Sequence[float]) -> float:
-    """The mean without what is least and most."""
+def middle(times: Sequence[float] | np.ndarray, target: Target) -> float:
+    """The median; of a GPU the mean without what is least and most."""
+    if target.gpu is None:
+        return float(np.median(times))
     cut = int(TRIMMED * len(times))
-    return float(np.mean(sorted(times)[cut : len(times) - cut]))
+    return float(np.mean(np.sort(times)[cut : len(times) - cut]))
 
 
 def _module(target: Target, built: Built, plan: Plan, weights: np.ndarray) -> binding.Module:

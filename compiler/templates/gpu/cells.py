@@ -37,14 +37,13 @@ def sizes(task: KernelTask) -> Sizes:
 def params(task: KernelTask, cfg: Config) -> Params:
     gpu, n = task.target.gpu, sizes(task)
     assert gpu is not None
-    resident = sorted(set(_resident(n, gpu)))
-    if resident and cfg.choose("resident", [False, True], True):
-        lane, rows, split, units = _chosen(resident, n, gpu, cfg)
-    else:
-        resident = []
-        lane, rows, split, units = _stepwise(n, gpu, cfg)
+    ways = sorted(set(_resident(n, gpu)))
+    resident = bool(ways)
+    if ways:
+        resident = cfg.choose("resident", [False, True], True)
+    lane, rows, split, units = _chosen(ways, n, gpu, cfg) if resident else _stepwise(n, gpu, cfg)
     exchange = can_exchange(gpu, task.output_types[0].dtype) and n.gates * rows <= MOST_EXCHANGED
-    return Params(units, split, rows, lane, exchange, bool(resident))
+    return Params(units, split, rows, lane, exchange, resident)
 
 
 def _stepwise(n: Sizes, gpu: Gpu, cfg: Config) -> tuple[int, int, int, int]:
