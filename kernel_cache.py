@@ -66,8 +66,9 @@ class KernelStore:
         if self.folder is None:
             return None
         answers = json.dumps(getattr(cfg, "answers", {}), sort_keys=True)
-        features = " ".join(sorted(task.target.features))  # `host` may be another machine tomorrow
-        text = "\n".join((task.key, features, answers, code_version(), llvmlite.__version__))
+        features = " ".join(sorted(task.target.features))  # `host` may be another machine tomorrow, …
+        limits = repr(task.target.gpu)  # … and so may `opencl` and `cuda`
+        text = "\n".join((task.key, features, limits, answers, code_version(), llvmlite.__version__))
         return self.folder / hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -24,7 +24,7 @@ from .module import Module
 from .network_plans import NetworkPlans
 from .op_tuner.confirm import PlanTimes, limit, plan_record, plan_times, turning
 from .op_tuner.hardware import hardware_of
-from .op_tuner.measure import NOISY, Measurement
+from .op_tuner.measure import NOISY, Measurement, require_runnable
 from .op_tuner.records import Records
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
@@ -86,12 +86,13 @@ class NetworkTurns:
 def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
     """Runs the best plan by times of kernels in turns with the one that is made without measuring, and keeps
     what the network says of it, that its module fails, too; where that was disturbed, once more. False where
-    nothing is to be compared, or the first one's module fails."""
+    nothing is to be compared, or the first one's module fails. InputError if this process cannot measure."""
     plans.solve()
     before = len(plans.pair().heard)
     for _ in range(before, COMPARISONS):
         if not plans.differs or any(record.spread <= NOISY for record in plans.pair().heard):
             break
+        require_runnable(plans.target)
         network = plans.seconds
         variants = [plans.recorded(), None]
         turns = NetworkTurns(plans, store)(variants, turning(2, network), limit(2, network))

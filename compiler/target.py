@@ -36,7 +36,7 @@ class Gpu:
     tensor: float = 0.0  # multiply-adds of tensor cores in TF32, times `rate`; twice that in 16 bits; 0: none
     asynchronous: bool = False  # whether threads copy to shared memory without waiting
     exchanges: bool = False  # whether threads of a warp read each other's registers
-    together: bool = False  # whether blocks, one a unit, may wait for each other
+    together: bool = False  # whether blocks may wait for each other, one for each of the `units`
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _arm(
 
 
 def _cuda(name: str, arch: str, units: int, l1: int, l2: int, rate: float, bandwidth: float) -> Target:
-    gpu = Gpu("cuda", units, 32, 1024, 48 * KIB, 128, True, rate, bandwidth, 2e-6, 8.0, True, True, True)
+    gpu = Gpu("cuda", units, 32, 1024, 48 * KIB, 128, True, rate, bandwidth, 2e-6, 8.0, True, True)
     return Target(name, "", arch, (), 128, gpu.registers, l1, l2, 0, "gpu", gpu=gpu)
 
 
@@ -167,7 +167,7 @@ TARGETS: dict[str, Target] = {
     )
 }
 """The targets that can be named; `host` is the best of them with this machine's caches, `opencl`
-gets the limits of its device, `cuda` is the newest that this machine's GPU runs.
+gets the limits of its device, `cuda` is the newest that this machine's GPU runs, for this GPU alone.
 """
 
 
@@ -216,8 +216,8 @@ def this_opencl() -> Target:
 
 
 def this_cuda() -> Target:
-    """The newest CUDA target that this machine's GPU runs, with no more units than it has; where there is
-    none, the newest of all."""
+    """The newest CUDA target that this machine's GPU runs, with its units, so that as many blocks may wait
+    for each other; where there is no GPU, the newest of all."""
     device = find_cuda_device()
     known = {
         int(t.cpu.removeprefix("sm_")): t for t in TARGETS.values() if t.gpu and t.gpu.language == "cuda"
@@ -228,9 +228,9 @@ def this_cuda() -> Target:
             f"target cuda: the GPU of this machine is {device}; expected one from sm_{min(known)} on"
         )
     target = known[max(fitting)]
-    assert target.gpu is not None
-    units = min(target.gpu.units, device.units if device else target.gpu.units)
-    return replace(target, gpu=replace(target.gpu, units=units))
+    if device is None or target.gpu is None:
+        return target
+    return replace(target, gpu=replace(target.gpu, units=device.units, together=True))
 
 
 def runs_here(target: Target) -> bool:

@@ -63,9 +63,10 @@ class _Kernel:
     def text(self, st: Stmt) -> str:
         buffers = (*self.program.params, *self.program.temps)
         self.v.buffers = {b.name: b for b in buffers}
-        for loop in (x for x in loops.walk(st) if isinstance(x, For) and x.kind.startswith("thread.")):
+        for loop in (x for x in loops.walk(st) if isinstance(x, For) and "." in x.kind):
+            sizes = self.grid if loop.kind.startswith("block.") else self.block
             axis = _AXES.index(loop.kind[-1])
-            self.block[axis] = max(self.block[axis], _constant_extent(loop))
+            sizes[axis] = max(sizes[axis], _constant_extent(loop))
         self.together = loops.meets(st)
         self.statement(st)
         head = self.dialect.signature(self.symbol, buffers, self.program.written(), self.launch)
@@ -234,6 +235,8 @@ class _Kernel:
         v, axis, extent = self.v, _AXES.index(st.kind[-1]), _constant_extent(st)
         begin = int(st.begin.value)  # type: ignore[attr-defined]
         over_blocks = st.kind.startswith("block.")
+        if self.together and extent != (self.grid[axis] if over_blocks else self.block[axis]):
+            raise InternalError(f"code generation: not all threads of {self.symbol} come to its barriers")
         if over_blocks:
             self.grid[axis] = extent
         if extent <= 1 and (over_blocks or self.block[axis] == 1):

@@ -248,6 +248,10 @@ class _Statements(Writer):
 
     def block_loop(self, st: For, begin: str, end: str) -> None:
         """So are blocks that wait for each other."""
+        if self.private:
+            raise InternalError(
+                f"{self.private[0].buffer.name} stands around blocks that wait for each other"
+            )
         outer, self.in_blocks = self.in_blocks, True
         call = self.in_step(st, begin, end)
         self.in_blocks = outer

@@ -259,7 +259,7 @@ static int32_t start_step(burnish_context *c, uint32_t number) {
     what = "cuMemcpyDtoDAsync";
     code = copy_step(c, number);
   } else if (!code) {
-    what = "cuLaunchKernel";
+    what = "launching the kernel";
     code = call_step(c, number);
   }
   if (!code && s->step_by_step) {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import burnish
 import pytest
-from burnish.compiler.target import TARGETS, Target
+from burnish.compiler.target import TARGETS, Target, get_target
 from burnish.settings import OPENCL_CACHE
 
 from ..conftest import is_required
@@ -50,7 +50,7 @@ def every_device(request) -> Target:
 
 
 def _runnable(request) -> Target:
-    target = TARGETS[request.param]
+    target = get_target("cuda") if request.param in ON_CUDA else TARGETS[request.param]
     assert target.gpu is not None
     if target.gpu.language == "opencl":
         request.getfixturevalue("opencl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
@@ -38,10 +39,15 @@ def queue() -> Any:
 
 
 def cuda_targets() -> list[str]:
-    """The target that suits this machine's NVIDIA GPU, if there is one."""
-    found = find_cuda_device()
-    newest_first = ((name, int(TARGETS[name].cpu.removeprefix("sm_"))) for name in ("cuda-sm90", "cuda-sm80"))
-    return [name for name, arch in newest_first if found and found.arch >= arch][:1]
+    """The target of this machine's NVIDIA GPU, if there is one."""
+    return ["cuda"] if find_cuda_device() else []
+
+
+def waiting(name: str) -> Target:
+    """A target of CUDA as `cuda` is on a GPU with its units: blocks may wait for each other."""
+    target = TARGETS[name]
+    assert target.gpu is not None
+    return replace(target, gpu=replace(target.gpu, together=True))
 
 
 class Kernels(Protocol):

@@ -75,6 +75,7 @@ static Block *block;
 static ucontext_t home;
 static std::size_t current;
 static const Entry *running;
+static std::size_t running_blocks;
 static void **arguments;
 
 static void stop(State state) {
@@ -212,6 +213,7 @@ static State run_block(const unsigned size[3], std::size_t threads) {
 // False if some threads or blocks end while others wait for them.
 static bool run_together(const unsigned grid[3], const unsigned size[3], std::size_t count, std::size_t threads) {
   char *shared = __start_shared_memory;
+  running_blocks = count;
   std::size_t bytes = shared ? __stop_shared_memory - shared : 0;
   if (blocks.size() < count) blocks.resize(count);
   for (std::size_t b = 0; b < count; b++) {
@@ -297,7 +299,15 @@ static unsigned short f32_to_bf16(float a) {
   return (unsigned short)(kept + (rest > 0x8000 || (rest == 0x8000 && kept % 2)));
 }
 
-static void meet(int *) { emulator::stop(emulator::MEETING); }
+// Blocks count as on a GPU: the highest bit of the word must differ once all have come, and none of the others be left.
+static void meet(int *arrivals) {
+  unsigned *word = reinterpret_cast<unsigned *>(arrivals), before = *word;
+  bool first = !(blockIdx.x || blockIdx.y || blockIdx.z);
+  if (emulator::current == 0) *word += first ? 0x80000001u - unsigned(emulator::running_blocks) : 1u;
+  emulator::stop(emulator::MEETING);
+  if (first && emulator::current == 0 && (before << 1 || *word << 1 || before == *word))
+    throw std::logic_error("the arrivals of blocks do not add up");
+}
 
 // Copies happen as late as they may: when their group is waited for.
 static void copy_async_4(void *to, const void *from, bool there) { emulator::copy(to, from, there, 4); }

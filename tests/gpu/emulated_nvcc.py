@@ -47,7 +47,7 @@ def _flag(pattern: re.Pattern[str], body: str) -> str:
 def main() -> int:
     arguments = sys.argv[1:]
     if "--version" in arguments:
-        print("an emulation of CUDA on the host, 2")
+        print("an emulation of CUDA on the host, 3")
         return 0
     source, out = Path(arguments[-1]), Path(arguments[arguments.index("-o") + 1])
     with tempfile.TemporaryDirectory() as folder:

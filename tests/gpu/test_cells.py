@@ -10,13 +10,14 @@ from burnish.compiler.build_kernel import generate
 from burnish.compiler.kernel_task import DefaultConfig, KernelTask
 from burnish.compiler.lower.lower import lower, scheduled
 from burnish.compiler.ops.recurrence import GruRecurrence, LstmRecurrence, RnnRecurrence
-from burnish.compiler.target import TARGETS
+from burnish.compiler.target import TARGETS, Target, get_target
 from burnish.compiler.templates.gpu.cells import params, sizes
 from burnish.graph_passes.gpu_time import ALL_MEET, program_time
 from burnish.graph_passes.make_tasks import task_of
 
 from ..ops.case import Case, all_cases, build_graph
 from .cases import Drawn, check_all, check_meaning
+from .device import waiting
 from .oclgrind import report
 
 
@@ -37,10 +38,26 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("target", ["opencl", "mali-t860", "cuda-sm90"])
+class Stepwise(DefaultConfig):
+    def choose(self, knob, options, default):
+        return super().choose(knob, options, False if knob == "resident" else default)
+
+
+def task(recurrence: Case, target: Target | str) -> KernelTask:
+    graph = build_graph(recurrence)
+    return task_of(graph, graph.nodes[0], get_target(target), 1)
+
+
+SM80, SM90 = waiting("cuda-sm80"), waiting("cuda-sm90")
+
+
+RESIDENT = [c for c in CASES if params(task(c, SM80), DefaultConfig()).resident]
+
+
+@pytest.mark.parametrize("target", [*map(get_target, ("opencl", "mali-t860")), SM90], ids=lambda t: t.name)
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 13])
 def test_the_loops_mean_the_recurrence(n, target):
-    check_meaning(SMALL[n], TARGETS[target], "cells", configs=2)
+    check_meaning(SMALL[n], target, "cells", configs=2)
 
 
 def test_awkward_shapes(device):
@@ -52,33 +69,21 @@ def test_drawn_configs(device):
     check_all([SMALL[8], *CASES[::2]], device, lambda: Drawn(rng), "cells")
 
 
-class Stepwise(DefaultConfig):
-    def choose(self, knob, options, default):
-        return super().choose(knob, options, False if knob == "resident" else default)
-
-
-def task(recurrence: Case, target: str) -> KernelTask:
-    graph = build_graph(recurrence)
-    return task_of(graph, graph.nodes[0], TARGETS[target], 1)
-
-
-RESIDENT = [c for c in CASES if params(task(c, "cuda-sm80"), DefaultConfig()).resident]
-
-
 def test_weights_stay_where_blocks_may_wait_for_each_other():
     assert len(RESIDENT) == len(CASES) - 1  # one step has nobody to wait for
     for n in CASES:
-        assert not params(task(n, "opencl"), DefaultConfig()).resident
-        assert not params(task(n, "cuda-sm80"), Stepwise()).resident
+        for portable in ("opencl", "cuda-sm80"):
+            assert not params(task(n, portable), DefaultConfig()).resident
+        assert not params(task(n, SM80), Stepwise()).resident
     for size in ((35, 1, 650), (35, 4, 650), (35, 16, 256)):
-        assert params(task(case(LstmRecurrence(), *size), "cuda-sm90"), DefaultConfig()).resident
+        assert params(task(case(LstmRecurrence(), *size), SM90), DefaultConfig()).resident
     for size in ((35, 64, 650), (35, 1, 2048)):  # more registers than there are
-        assert not params(task(case(LstmRecurrence(), *size), "cuda-sm90"), DefaultConfig()).resident
+        assert not params(task(case(LstmRecurrence(), *size), SM90), DefaultConfig()).resident
 
 
 @pytest.mark.parametrize("config", [DefaultConfig, Stepwise])
 def test_both_kinds_on_the_fake_driver(driver, config):
-    check_all([SMALL[1], SMALL[4], SMALL[8], SMALL[9], *CASES], TARGETS["cuda-sm80"], config, only="cells")
+    check_all([SMALL[1], SMALL[4], SMALL[8], SMALL[9], *CASES], SM80, config, only="cells")
     together = driver.calls.count("cuLaunchCooperativeKernel")
     assert together >= len(RESIDENT) if config is DefaultConfig else not together
     assert not driver.alive
@@ -86,11 +91,11 @@ def test_both_kinds_on_the_fake_driver(driver, config):
 
 def test_drawn_configs_on_the_fake_driver(driver):
     rng = Random(2)
-    check_all([SMALL[13], *RESIDENT[::2]], TARGETS["cuda-sm80"], lambda: Drawn(rng), "cells")
+    check_all([SMALL[13], *RESIDENT[::2]], SM80, lambda: Drawn(rng), "cells")
 
 
 def test_one_launch_is_predicted_to_be_faster_than_many():
-    lm = task(case(LstmRecurrence(), 35, 1, 650), "cuda-sm90")
+    lm = task(case(LstmRecurrence(), 35, 1, 650), SM90)
     resident, stepwise = (
         program_time(scheduled(lm, config), lm.target.gpu) for config in (DefaultConfig(), Stepwise())
     )
@@ -110,10 +115,10 @@ def test_all_steps_are_the_same_kernels():
     assert len({step.symbol for step in steps}) == 5
 
 
-@pytest.mark.parametrize("size", [(35, 1, 650), (35, 16, 650), (10, 3, 7), (2, 64, 2048)])
-@pytest.mark.parametrize("target", ["opencl", "mali-t860", "mali-g76", "amd-rdna3", "cuda-sm90"])
+@pytest.mark.parametrize("size", [(35, 1, 650), (35, 16, 650), (10, 3, 7), (2, 64, 2048), (2, 2000, 8)])
+@pytest.mark.parametrize("target", ["opencl", "mali-t860", "mali-g76", "amd-rdna3", "cuda-sm90", SM90])
 def test_the_default_stays_within_the_targets_limits(size, target):
-    lstm, gpu = task(case(LstmRecurrence(), *size), target), TARGETS[target].gpu
+    lstm, gpu = task(case(LstmRecurrence(), *size), target), get_target(target).gpu
     p, n = params(lstm, DefaultConfig()), sizes(lstm)
     threads, sums = p.units * p.shares, n.gates * p.units * p.rows
     assert threads <= gpu.block_threads

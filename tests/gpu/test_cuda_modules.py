@@ -22,6 +22,7 @@ from burnish.runtime.build import HERE, DeviceCode, include_dir, source_dir
 from burnish.runtime.nvcc import fatbin
 
 from .cuda_model import X, check, feeds, gather
+from .device import waiting
 from .fake_driver import NVCC, FakeDriver, has_real_driver
 from .test_lanes import lstm
 
@@ -183,7 +184,7 @@ def fails(driver: FakeDriver, use: Callable[[], object], call: int) -> bool:
             "cuModuleLoadDataEx failed .* is for CUDA 12.4: .* update it; it says: log",
         ),
         ("cuModuleGetFunction", "kernel gather_.*: CUDA: cuModuleGetFunction failed"),
-        ("cuLaunchKernel", "node pick, kernel gather_.*: CUDA: cuLaunchKernel failed with code 2"),
+        ("cuLaunchKernel", "node pick, kernel gather_.*: CUDA: launching the kernel failed with code 2"),
         ("cuStreamSynchronize", "a run failed with code 2.*CUDA_LAUNCH_BLOCKING=1 to see which kernel"),
     ],
 )
@@ -250,7 +251,7 @@ def recurrent(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("modules") / "lstm.so"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDACXX", NVCC)
-        burnish.compile(LSTM, target="cuda-sm80").save(path)
+        burnish.compile(LSTM, target=waiting("cuda-sm80")).save(path)
     return path
 
 

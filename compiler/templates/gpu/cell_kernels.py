@@ -1,6 +1,6 @@
 """The kernels of recurrent cells.
 
-`Stepwise`, where blocks of threads cannot wait for each other:
+`Stepwise`, where blocks of threads cannot wait for each other, or weights do not fit:
 
     state, h, c = their first values
     for t:                                                        each iteration a launch
@@ -19,7 +19,7 @@ into registers, and blocks meet where a kernel would end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,7 +38,6 @@ BLOCK_THREADS = 256  # of the kernel that sets the first values
 TERM, ROW, ITEM, SHARE = Var("of_terms"), Var("of_rows"), Var("of_items"), Var("of_shares")
 GATE, LANE = Var("of_gates"), Var("of_lanes")
 FIRST = s.const(0)
-Weight = Callable[[Expr, Expr], Expr]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ registers and blocks may wait for each other. `cell_kernels` has both.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from ...ir.loops import Program
 from ...kernel_task import Config, KernelTask
@@ -34,10 +35,14 @@ def sizes(task: KernelTask) -> Sizes:
     return Sizes(steps, batch, hidden, r.dims[0] // hidden, y.dtype.bytes)
 
 
+Way = tuple[int, int, int, int]
+"""(lane, rows, shares, units), as `Params` has them."""
+
+
 def params(task: KernelTask, cfg: Config) -> Params:
     gpu, n = task.target.gpu, sizes(task)
     assert gpu is not None
-    ways = sorted(set(_resident(n, gpu)))
+    ways = _resident(n, gpu)
     resident = bool(ways)
     if ways:
         resident = cfg.choose("resident", [False, True], True)
@@ -46,7 +51,7 @@ def params(task: KernelTask, cfg: Config) -> Params:
     return Params(units, split, rows, lane, exchange, resident)
 
 
-def _stepwise(n: Sizes, gpu: Gpu, cfg: Config) -> tuple[int, int, int, int]:
+def _stepwise(n: Sizes, gpu: Gpu, cfg: Config) -> Way:
     lanes = _lanes(n)
     lane = cfg.choose("lane", lanes, lanes[-1] if gpu.warp < 32 else 1)
     needed = [m for m in ROWS if m < 2 * n.batch and _registers(n, m, lane) <= gpu.registers] or [1]
@@ -59,14 +64,19 @@ def _stepwise(n: Sizes, gpu: Gpu, cfg: Config) -> tuple[int, int, int, int]:
     return lane, rows, split, cfg.choose("units", units, max(blocks, default=1))
 
 
-def _resident(n: Sizes, gpu: Gpu) -> Iterator[tuple[int, int, int, int]]:
-    """(lane, rows, shares, units) with all weights in registers of blocks that run at once, one a unit."""
-    if not gpu.together or n.steps == 1:
-        return
+@lru_cache(maxsize=16)
+def _resident(n: Sizes, gpu: Gpu) -> tuple[Way, ...]:
+    """All with all weights in registers, of blocks that run at once, one a unit of the GPU."""
+    return tuple(sorted(set(_all_resident(n, gpu)))) if gpu.together and n.steps > 1 else ()
+
+
+def _all_resident(n: Sizes, gpu: Gpu) -> Iterator[Way]:
     for lane in _lanes(n):
         for rows in (m for m in ROWS if m < 2 * n.batch):
             at_once = gpu.units // -(-n.batch // rows)
-            least = -(-n.hidden // at_once) if at_once else n.hidden + 1
+            if not at_once:
+                continue
+            least = -(-n.hidden // at_once)
             for shares in SHARES:
                 terms = -(-n.hidden // (shares * lane))
                 held = n.gates * terms * lane * -(-n.bytes // 4)
@@ -80,9 +90,7 @@ def _resident(n: Sizes, gpu: Gpu) -> Iterator[tuple[int, int, int, int]]:
                         yield lane, rows, shares, units
 
 
-def _chosen(
-    ways: Sequence[tuple[int, int, int, int]], n: Sizes, gpu: Gpu, cfg: Config
-) -> tuple[int, int, int, int]:
+def _chosen(ways: Sequence[Way], n: Sizes, gpu: Gpu, cfg: Config) -> Way:
     """One number after the other, of those that are left."""
 
     def ask(knob: str, place: int, default: int | None = None) -> int:
@@ -93,7 +101,7 @@ def _chosen(
         return answer
 
     lane = ask("lane", 0)
-    rows = ask("rows", 1, max(way[1] for way in ways if way[0] == lane))
+    rows = ask("rows", 1, max(way[1] for way in ways))
     split = ask("shares", 2, _wanted(sorted({way[2] for way in ways}), n, lane, gpu))
     return lane, rows, split, ask("units", 3)
 
@@ -113,9 +121,10 @@ def _registers(n: Sizes, rows: int, lane: int) -> int:
 
 
 def _fits(n: Sizes, units: int, shares: int, rows: int, gpu: Gpu) -> bool:
-    """Whether the sums of all shares fit into the memory of a block."""
+    """Whether the sums of all shares, of two phases, too, and what warps meet by fit into a block's memory."""
     sums = n.gates * units * rows
-    return (shares * (sums | 1) + sums) * n.bytes <= (gpu.shared or 16 * 1024)
+    words = shares * ((sums | 1) + 1 + units) + sums
+    return words * n.bytes <= (gpu.shared or 16 * 1024)
 
 
 def schedule(task: KernelTask, p: Params) -> Program:
