@@ -121,7 +121,7 @@ def _registers(n: Sizes, rows: int, lane: int) -> int:
 
 
 def _fits(n: Sizes, units: int, shares: int, rows: int, gpu: Gpu) -> bool:
-    """Whether the sums of all shares, of two phases, too, and what warps meet by fit into a block's memory."""
+    """Whether the sums of all shares, two phases' too, and what warps meet by fit into a block's memory."""
     sums = n.gates * units * rows
     words = shares * ((sums | 1) + 1 + units) + sums
     return words * n.bytes <= (gpu.shared or 16 * 1024)
