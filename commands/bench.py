@@ -203,6 +203,10 @@ class _Entry:
             runner.close()
 
 
+class SpoiltError(Exception):
+    """A contestant failed, and this process runs nobody's code any more. Arguments: its name, the reason."""
+
+
 @dataclass
 class Session:
     """One network with one number of threads.
@@ -210,6 +214,7 @@ class Session:
     missing  why nothing can be measured
     failed   why contestants, or the reference, are not to be tried
     begins   is told whose code, or the reference's, runs from now on
+    usable   whether others can still be measured here, after a contestant failed
     """
 
     network: Network
@@ -222,8 +227,10 @@ class Session:
     missing: str | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
     begins: Callable[[str], None] = lambda name: None
+    usable: Callable[[], bool] = lambda: True
 
     def compare(self, contestants: Sequence[Peer], versions: Mapping[str, str]) -> Group:
+        """Raises SpoiltError."""
         title = f"{self.network.name}, {place(self.threads)}"
         entries = [
             _Entry(peer, Row(peer.name, versions.get(peer.name, ""), peer.precision, peer.subject))
@@ -286,8 +293,13 @@ class Session:
             settle()
             entry.row = replace(entry.row, repeats=_calibrate(entry.runner, inputs, self.min_seconds))
         except Exception as error:  # whatever another library raises is a row, not the end of the run
-            entry.fail(error)
+            self._fail(entry, error)
         return None
+
+    def _fail(self, entry: _Entry, error: Exception) -> None:
+        entry.fail(error)
+        if not self.usable():
+            raise SpoiltError(entry.peer.name, entry.row.reason)
 
     def _round(self, entries: Sequence[_Entry], index: int) -> None:
         inputs = self.make_inputs(self.network.model, self.seed + 1 + index)
@@ -300,7 +312,7 @@ class Session:
             try:
                 seconds = entry.runner.time(inputs, entry.row.repeats) / entry.row.repeats
             except Exception as error:
-                entry.fail(error)
+                self._fail(entry, error)
                 continue
             entry.row = replace(entry.row, seconds=(*entry.row.seconds, seconds))
 

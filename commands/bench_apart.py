@@ -10,12 +10,17 @@ from dataclasses import replace
 
 from ..errors import BurnishError
 from ..op_tuner.child import ChildEnded, answer_of
-from .bench import Group, Session
+from .bench import Group, Session, SpoiltError
 from .peers import Peer
 
 
-def compare_apart(session: Session, contestants: Sequence[Peer], versions: Mapping[str, str]) -> Group:
-    """`session.compare`, begun anew without whoever ended the process.
+def compare_apart(
+    session: Session,
+    contestants: Sequence[Peer],
+    versions: Mapping[str, str],
+    usable: Callable[[], bool] = lambda: True,
+) -> Group:
+    """`session.compare`, begun anew without whoever ended the process, or left it no longer `usable`.
 
     Raises BurnishError if it ends where nobody else's code runs.
     """
@@ -26,6 +31,7 @@ def compare_apart(session: Session, contestants: Sequence[Peer], versions: Mappi
         told = replace(
             session,
             failed=failed,
+            usable=usable,
             progress=lambda message: tell(("progress", message)),
             begins=lambda name: tell(("begins", name)),
         )
@@ -47,3 +53,5 @@ def compare_apart(session: Session, contestants: Sequence[Peer], versions: Mappi
                 raise BurnishError(f"{session.network.name}: comparing {ending}") from None
             failed[running] = str(ending)
             running = ""
+        except SpoiltError as spoilt:
+            name, failed[name] = spoilt.args

@@ -16,11 +16,12 @@ import click
 import onnx
 from rich.console import Console
 
-from ..compiler.cuda_device import CudaDevice
+from ..compiler.cuda_device import CudaDevice, is_usable
 from ..compiler.target import Target, get_target, runs_here
 from ..errors import InputError
 from ..graph_passes.plan_layout import PRECISIONS
 from ..module import Module
+from ..op_tuner.child import ChildEnded, answer_of
 from ..op_tuner.measure import find_gpu
 from ..op_tuner.records import default_path
 from ..op_tuner.simulated import ARCHITECTURES
@@ -275,7 +276,7 @@ def _timed(
         limits = None
         if gpu is not None:
             progress("measuring the GPU's peak")
-            limits = CudaMachine(reason=gpu) if isinstance(gpu, str) else measure_cuda(gpu)
+            limits = CudaMachine(reason=gpu) if isinstance(gpu, str) else _limits(gpu)
         result = bench(
             *(networks, contestants),
             threads=threads,
@@ -284,7 +285,7 @@ def _timed(
             progress=progress,
             device=limits,
             keep=keep,
-            compare=None if machine.gpu else compare_apart,  # a driver that runs is lost to a child
+            compare=partial(compare_apart, usable=is_usable),
         )
     return replace(result, versions={**result.versions, **device})
 
@@ -297,6 +298,14 @@ def _find_cuda(target: Target) -> CudaDevice | str:
         return str(error)
     assert isinstance(device, CudaDevice)
     return device
+
+
+def _limits(gpu: CudaDevice) -> CudaMachine:
+    """Measured in a child: a driver that this process uses is lost to the children that compare."""
+    try:
+        return answer_of(lambda tell: measure_cuda(gpu))
+    except ChildEnded as ending:
+        return CudaMachine(str(gpu), reason=str(ending))
 
 
 @contextmanager
@@ -315,7 +324,7 @@ def _status() -> Iterator[Callable[[str], None]]:
 
 
 def _measure_ahead(networks: Networks, threads: Sequence[int], own: Callable[..., Module]) -> None:
-    """Fills the records, as long as this process may still measure: the first run takes the GPU's driver."""
+    """Fills the records: where contestants run the driver is in use, and children cannot measure."""
     with _status() as progress:
         for name, model in networks:
             progress(f"{name}: measuring its kernels")

@@ -43,6 +43,25 @@ def _ask(visible: str) -> CudaDevice | None:
     return CudaDevice(**data) if data else None
 
 
+def is_usable() -> bool:
+    """Whether kernels still run in this process: after an illegal address, for one, a context is lost to all
+    that share it."""
+    if not is_loaded(LIBRARY):
+        return True
+    library = ctypes.CDLL(f"{LIBRARY}.1")
+    device, context = ctypes.c_int32(), ctypes.c_void_p()
+    if library.cuInit(0) or library.cuDeviceGet(ctypes.byref(device), 0):
+        return False
+    if library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+        return False
+    lost = library.cuCtxPushCurrent_v2(context)
+    if not lost:
+        lost = library.cuCtxSynchronize()
+        library.cuCtxPopCurrent_v2(ctypes.byref(context))
+    library.cuDevicePrimaryCtxRelease_v2(device)
+    return not lost
+
+
 def _find() -> dict[str, object] | None:
     try:
         library = ctypes.CDLL(f"{LIBRARY}.1")

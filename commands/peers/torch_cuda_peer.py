@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from ...compiler.in_child import in_child
 from .base import TOLERANCE, Arrays, Network, Peer, Runner
 from .torch_graph import torch_module
 
@@ -33,22 +35,32 @@ class TorchCuda(Peer):
 
     def available(self) -> str | None:
         reason = super().available()
-        if reason is not None:
+        if reason is not None or self.device != "cuda":
             return reason
-        import torch
-
-        if self.device != "cuda" or torch.cuda.is_available():
-            return None
-        why = "finds no GPU" if torch.version.cuda else "is built without CUDA"
-        return f"torch {torch.__version__} {why}"
+        return _about_torch().get("without GPU")
 
     def version(self) -> str:
-        import torch
-
-        return f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+        return _about_torch()["version"]
 
     def prepare(self, network: Network, threads: int) -> Runner:
         return TorchCudaRunner(network, self.way, self.precision, self.device)
+
+
+@cache
+def _about_torch() -> dict[str, str]:
+    """Its version and, if so, why it has no GPU. Asked in a child: once a process has asked, those that it
+    forks to measure have no GPU."""
+    return in_child(_ask_torch) or {"version": "unknown", "without GPU": "torch ended the process it was in"}
+
+
+def _ask_torch() -> dict[str, str]:
+    import torch
+
+    version = f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    if torch.cuda.is_available():
+        return {"version": version}
+    why = "finds no GPU" if torch.version.cuda else "is built without CUDA"
+    return {"version": version, "without GPU": f"torch {torch.__version__} {why}"}
 
 
 def set_precision(precision: str) -> None:

@@ -4,6 +4,7 @@ import faulthandler
 import os
 import signal
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from burnish.commands import bench as engine
@@ -44,7 +45,7 @@ class DyingPeer(FakePeer):
         return Dying(self)
 
 
-def compare(*contestants, threads=(1,)):
+def compare(*contestants, threads=(1,), **how):
     said = []
     found = bench(
         [("relu", relu())],
@@ -53,7 +54,7 @@ def compare(*contestants, threads=(1,)):
         rounds=3,
         min_seconds=0.01,
         progress=said.append,
-        compare=compare_apart,
+        compare=partial(compare_apart, **how),
     )
     return found, said
 
@@ -78,6 +79,35 @@ def test_others_are_measured_all_the_same(when):
             "large": "killed, as the system does when memory ends",
         }
     assert "relu, 2 threads: preparing peer" in said
+
+
+@dataclass(eq=False)
+class SpoilingPeer(DyingPeer):
+    """From where it fails on, so does everybody else in its process."""
+
+    def die(self, when):
+        if when == self.when:
+            os.environ["SPOILT"] = "1"
+        if os.environ.get("SPOILT"):
+            raise RuntimeError("an illegal address was encountered")
+
+
+@pytest.mark.parametrize("when", ["prepare", "run", "time"])
+def test_others_are_measured_where_one_spoilt_the_process(when):
+    def usable():
+        return "SPOILT" not in os.environ
+
+    found, _ = compare(
+        FakePeer("burnish", 1.0, subject=True),
+        SpoilingPeer("spoiling", when=when),
+        SpoilingPeer("peer", 2.0),
+        usable=usable,
+    )
+    (group,) = found.groups
+    assert group.fastest_peer == "peer"
+    reasons = [row.reason for row in group.rows]
+    assert reasons == [None, "RuntimeError: an illegal address was encountered", None]
+    assert usable()
 
 
 def test_rows_are_unchecked_where_the_reference_crashes(monkeypatch):

@@ -15,13 +15,14 @@
 #define MOST 4096
 #define MOST_OPERATIONS 256
 
-enum { INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500 };
+enum { INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500 };
 enum { MAJOR = 8, MINOR = 0, MOST_THREADS = 1024, MOST_SHARED = 48 << 10 };
 
 /* --- what a test says and asks --- */
 
 static char violations[1 << 16];
 static char called[MOST][40];
+static pid_t owner; /* the process that began to use the driver: its children cannot */
 static int32_t call_count, fail_at = -1, fail_with, devices = 1, units = 108, launches;
 
 static void violation(const char *format, ...) {
@@ -36,6 +37,7 @@ static void violation(const char *format, ...) {
 /* Notes a call that may fail; the code it has to fail with, or 0. */
 static cu_result enter(const char *name) {
   int32_t number = call_count++;
+  if (owner && owner != getpid()) return violation("%s in a child", name), NOT_INITIALIZED;
   if (number < MOST) snprintf(called[number], sizeof called[number], "%s", name);
   return number == fail_at ? fail_with : 0;
 }
@@ -216,6 +218,7 @@ void fake_free(void *memory) { drop("device", memory); }
 
 cu_result cuInit(uint32_t flags) {
   ENTER();
+  owner = getpid();
   return flags ? INVALID_VALUE : devices ? 0 : NO_DEVICE;
 }
 
@@ -289,6 +292,12 @@ cu_result cuCtxPushCurrent_v2(cu_context context) {
 cu_result cuCtxPopCurrent_v2(cu_context *context) {
   if (--depth < 0) violation("no context to pop");
   return *context = &primary, 0;
+}
+
+cu_result cuCtxSynchronize(void);
+cu_result cuCtxSynchronize(void) {
+  ENTER_CONTEXT();
+  return 0;
 }
 
 cu_result cuModuleLoadDataEx(cu_module *module, const void *image, uint32_t count, const int32_t *options,

@@ -14,6 +14,7 @@ import onnx
 import pytest
 from burnish.compiler.codegen import device_code
 from burnish.compiler.codegen.kernel_code import Launch
+from burnish.compiler.cuda_device import is_usable
 from burnish.compiler.ir.plan import encode
 from burnish.errors import BurnishError, RunError, ToolError
 from burnish.models import zoo
@@ -120,6 +121,21 @@ def test_what_a_kernel_noted_in_a_run_that_failed_otherwise_is_forgotten(driver,
     context.bind(feeds())
     context.run()
     check({name: context.output(name) for name in ("y", "z")})
+
+
+def test_a_process_whose_context_is_lost_says_so(driver, saved):
+    module = burnish.load(saved)
+    check(module.run(feeds()))
+    driver.reset()
+    assert is_usable()
+    calls = driver.calls
+    for call in ("cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuCtxSynchronize"):
+        driver.reset(calls.index(call), ILLEGAL_ADDRESS)
+        assert not is_usable()
+    driver.reset()
+    check(module.run(feeds()))
+    del module
+    assert not driver.alive
 
 
 def test_steps_are_timed_in_the_graph(driver, saved):
