@@ -11,6 +11,7 @@ import numpy as np
 
 from ..compiler.ir.graph import Node
 from ..compiler.ir.types import F32, F64
+from ..compiler.ops.byte_products import DotDepthwise
 from ..compiler.ops.conv import Conv, ConvTranspose
 from ..compiler.ops.elementwise import Binary
 from ..compiler.ops.matmul import MatMul
@@ -115,7 +116,8 @@ def scaled_input(r: Rewriter, node: Node) -> str | None:
 @rule("conv(pad(x), w) => conv(x, w) with pads", Conv)
 def padded_input(r: Rewriter, node: Node) -> str | None:
     pad = r.only_by(node.inputs[0], Pad)
-    if pad is None or pad.op.mode != "constant" or pad_value(r, pad) != 0:
+    outside = node.op.fill if isinstance(node.op, DotDepthwise) else 0
+    if pad is None or pad.op.mode != "constant" or pad_value(r, pad) != outside:
         return None
     before, after = pad.op.before, pad.op.after
     if any((*before[:2], *after[:2])) or min(*before, *after) < 0:

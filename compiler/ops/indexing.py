@@ -227,8 +227,11 @@ class TensorScatter(Op):
         def body(*i: Expr) -> Expr:
             first: Expr = const(0)
             if start is not None:
-                last = const(extent if self.circular else extent - count + 1)
-                first = s.call("checked", s.cast(start[i[0]], I64), last)
+                first = s.cast(start[i[0]], I64)
+                if self.circular:
+                    first = first % extent
+                else:
+                    first = s.call("checked", first, const(extent - count + 1))
             step = (i[axis] - first) % extent if self.circular else i[axis] - first
             inside = s.both(s.ge(step, 0), s.lt(step, count))
             return select(inside, update[(*i[:axis], step, *i[axis + 1 :])], past[i])

@@ -126,7 +126,9 @@ class MaxPool(_Pool):
         planes = np.broadcast_to(place, x.shape) + (np.arange(n * c) * place.size).reshape(
             n, c, *(1,) * len(sizes)
         )
-        best = view.argmax(axis=-1)[..., None]
+        inside = self._windows(np.ones(x.shape, bool), False)
+        greatest = (view == view.max(axis=-1, keepdims=True)) | np.isnan(view)
+        best = (greatest & inside).argmax(axis=-1)[..., None]
         return np.take_along_axis(self._windows(planes, 0), best, axis=-1)[..., 0]
 
     def compute(self, b: ExprBuilder, x: Tensor) -> tuple[Tensor, ...]:
@@ -147,8 +149,15 @@ class MaxPool(_Pool):
             at = self._at(rest[:rank], taps_of(rest[rank]))
             return read(x, (n, c, *at), self._inside(at, sizes), s.lowest(x.dtype), x.dtype)
 
+        def first(position: tuple[Expr, ...]) -> tuple[Expr, ...]:
+            """Of the window's elements."""
+            starts = self._at(position, (s.const(0),) * rank)
+            return tuple(s.select(s.lt(at, 0), at % d, at) for at, d in zip(starts, self.dilations))
+
         def place(n: Expr, c: Expr, *position: Expr) -> Expr:
             at = self._at(position, taps_of(best[(n, c, *position)]))
+            there = self._inside(at, sizes)  # or else all elements are as little as what lies outside
+            at = tuple(s.select(there, found, least) for found, least in zip(at, first(position)))
             result = n * x.shape[1] + c
             for axis in range(rank):
                 result = result * sizes[axis]

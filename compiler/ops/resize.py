@@ -267,9 +267,9 @@ class Resize(Op):
                 return size / 2 * (1 - outs / length) + (i + 0.5) / scale - 0.5
             case "tf_crop_and_resize":
                 begin, end = self.roi[axis], self.roi[len(self.sizes) + axis]
-                if length == 1:
+                if outs == 1:
                     return i * 0 + (begin + end) * (size - 1) / 2
-                return begin * (size - 1) + i * (end - begin) * (size - 1) / (length - 1)
+                return begin * (size - 1) + i * (end - begin) * (size - 1) / (outs - 1)
         return (i + 0.5) / scale - 0.5
 
     def _nearest(self, at: np.ndarray, scale: float) -> np.ndarray:

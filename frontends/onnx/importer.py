@@ -251,7 +251,7 @@ class Importer:
             missing = [o for o in node.output[len(results) :] if o]
             if missing:
                 raise UnsupportedError(f"{node_label(node)}: its output {missing[0]!r} is not supported")
-        taken: set[str] = set()
+        renamed: dict[str, str] = {}
         for output, value in zip(node.output, results):
             if not output:
                 continue
@@ -259,11 +259,11 @@ class Importer:
                 raise ModelError(f"{node_label(node)}: the value {output!r} is defined twice")
             if value is None:
                 raise UnsupportedError(f"{node_label(node)}: its output {output!r} is not supported")
-            if value not in taken and self.g.made_since(mark, value):
+            if value not in renamed and self.g.made_since(mark, value):
                 name = self._define(output, scope)
                 self.g.rename(value, name, mark)
-                value = name
-            taken.add(value)
+                renamed[value] = renamed[name] = name
+            value = renamed.setdefault(value, value)
             scope.values[output] = value
             if not scope.prefix:
                 self._makers[output] = node_label(node)

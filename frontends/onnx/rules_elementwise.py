@@ -29,7 +29,6 @@ PARAMETERS: dict[str, tuple[str, dict[str, float]]] = {
     "IsInf": ("isinf", {"detect_negative": 1, "detect_positive": 1}),
     "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
     "Selu": ("selu", {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
-    "Shrink": ("shrink", {"bias": 0.0, "lambd": 0.5}),
     "Swish": ("swish", {"alpha": 1.0}),
     "ThresholdedRelu": ("thresholded_relu", {"alpha": 1.0}),
 }
@@ -104,6 +103,15 @@ def bit_shift(c: NodeContext, x: str, count: str):
     return c.emit(Binary(directions[c.attr("direction")]), x, count)
 
 
+@onnx("Shrink")
+def shrink(c: NodeContext, x: str):
+    """Of integers in f64, which knows halves, and less than 0."""
+    dtype, fn = c.type(x).dtype, Unary("shrink", (float(c.attr("bias", 0.0)), float(c.attr("lambd", 0.5))))
+    if dtype.is_float:
+        return c.emit(fn, x)
+    return c.emit(Cast(dtype.name), c.one(fn, c.one(Cast("f64"), x)))
+
+
 @onnx("Gelu")
 def gelu(c: NodeContext, x: str):
     functions = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -115,7 +123,9 @@ def gelu(c: NodeContext, x: str):
 
 @onnx("Clip")
 def clip_attributes(c: NodeContext, x: str):
-    return c.emit(Unary("clip", (float(c.attr("min", -np.inf)), float(c.attr("max", np.inf)))), x)
+    """Bounds that are left out are those of f32."""
+    most = float(np.finfo(np.float32).max) if c.type(x).dtype.bits >= 32 else np.inf
+    return c.emit(Unary("clip", (float(c.attr("min", -most)), float(c.attr("max", most)))), x)
 
 
 @onnx("Clip", since=11)

@@ -7,7 +7,7 @@ import string
 import numpy as np
 
 from ...compiler.ops.base import Op
-from ...compiler.ops.elementwise import Binary
+from ...compiler.ops.elementwise import Binary, Cast
 from ...compiler.ops.matmul import Einsum, MatMul, MatMulInteger
 from ...compiler.ops.movement import Reshape
 from ...errors import ModelError
@@ -47,10 +47,22 @@ def matmul_integer(c: NodeContext, a: str, b: str, a_zero: str | None = None, b_
 
 @onnx("Gemm")
 def gemm(c: NodeContext, a: str, b: str, bias: str | None = None):
-    product = scaled(c, c.one(MatMul(bool(c.attr("transA", 0)), bool(c.attr("transB", 0))), a, b), "alpha")
+    product = c.one(MatMul(bool(c.attr("transA", 0)), bool(c.attr("transB", 0))), a, b)
+    dtype = c.type(product).dtype
+    whole = all(float(c.attr(factor, 1.0)).is_integer() for factor in ("alpha", "beta"))
+    if dtype.is_float or whole:
+        return affine(c, product, bias)
+    if bias is not None:
+        bias = c.one(Cast("f64"), bias)
+    return c.emit(Cast(dtype.name), affine(c, c.one(Cast("f64"), product), bias))
+
+
+def affine(c: NodeContext, product: str, bias: str | None) -> str:
+    """alpha · product + beta · bias."""
+    product = scaled(c, product, "alpha")
     if bias is None or c.attr("beta", 1.0) == 0:
         return product
-    return c.emit(Binary("add"), product, scaled(c, bias, "beta"))
+    return c.one(Binary("add"), product, scaled(c, bias, "beta"))
 
 
 def scaled(c: NodeContext, x: str, factor: str) -> str:

@@ -133,6 +133,8 @@ def _slice(
         if step == 0:
             raise ModelError(f"{c.label}: a step of 0")
         n = axis_of(axis, len(dims))
+        if step < 0:  # what begins before the first element begins there; Python takes nothing
+            start = max(start, -dims[n])
         ranges[n] = range(*slice(start, end, step).indices(dims[n]))
     return slice_ranges(c, x, ranges)
 

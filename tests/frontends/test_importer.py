@@ -97,6 +97,21 @@ def test_outputs_that_are_inputs_constants_or_shared_are_copied():
     assert set(g.outputs) <= made
 
 
+def test_values_that_are_two_outputs_of_a_branch():
+    branch = graph([node("Relu", ["x"], ["t"])], [], [untyped("t"), untyped("t")])
+    nodes = [node("If", ["c"], ["a", "b"], then_branch=branch, else_branch=branch)]
+    m = model(nodes, [X], [untyped("a"), untyped("b")], [weight("c", True, bool)])
+    assert_as_onnx(m, {"x": ARRAY})
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.5, 1.0), (1.0, -1.5), (2.0, 3.0), (0.25, 0.0)])
+def test_integers_times_halves(alpha, beta):
+    nodes = [node("Gemm", ["x", "w", "b"], ["y"], alpha=alpha, beta=beta)]
+    held = [weight("w", [[1, -2], [3, 4], [-5, 6]], np.int64), weight("b", [7, -9], np.int64)]
+    m = model(nodes, [value("x", [2, 3], I64)], [value("y", [2, 2], I64)], held)
+    assert_as_onnx(m, {"x": ARRAY.astype(np.int64)})
+
+
 def test_shape_computations_become_constants():
     nodes = [
         node("Shape", ["x"], ["s"]),

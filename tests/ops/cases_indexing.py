@@ -43,6 +43,7 @@ GATHERS = [
     Case(ReverseSequence(0, 1), ("i32[2,4,3]", _at(0, 2))),
     Case(TensorScatter(2), ("f32[2,3,7,2]", "f32[2,3,2,2]", _at(5, 0))),
     Case(TensorScatter(1, True), ("f32[2,4,3]", "f32[2,3,3]", _at(3, 1))),
+    Case(TensorScatter(1, True), ("f32[3,4,3]", "f32[3,4,3]", _at(4, 11, -1)), "around"),
     Case(TensorScatter(1), ("f32[1,4,3]", "f32[1,2,3]", None)),
 ]
 REDUCTIONS = ("none", "add", "mul", "max", "min")

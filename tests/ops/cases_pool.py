@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from burnish.compiler.ops.pool import (
     AveragePool,
     GlobalAveragePool,
@@ -38,6 +39,12 @@ CASES = [
         for t in ("i8", "u8", "f16", "bf16", "f64")
     ),
     Case(MaxPool(*WINDOWS[4][:-1], 1, True), ("i8[2,3,8,10]",), "ties", low=0, high=3),
+    *(
+        Case(MaxPool(*w, 0, True), (np.full([int(n) for n in shape.split(",")], least, np.float32),), "least")
+        for *w, shape in WINDOWS
+        for least in (-np.inf, np.nan)
+    ),
+    *(Case(MaxPool(*WINDOWS[n][:-1], 0, True), ("u8[1,3,8,10]",), "least", low=0, high=1) for n in (2, 4, 5)),
     Case(MaxPool(*WINDOWS[7][:-1], 1, True), ("f32[1,2,4,6,7]",)),
     *(Case(AveragePool(*WINDOWS[4][:-1]), (f"{t}[1,3,8,10]",), widen=4) for t in ("f16", "bf16", "f64")),
     *(

@@ -103,6 +103,14 @@ POOLS = [
         for op, extra in (("MaxPool", {}), ("AveragePool", {}), ("AveragePool", {"count_include_pad": 1}))
     ),
     Node("MaxPool", (X4,), {"kernel_shape": [3, 2], "dilations": [2, 3], "storage_order": 1}, 2),
+    *(
+        Node("MaxPool", (np.full((1, 2, 5, 4), least, dtype),), {"kernel_shape": [3, 2], **window}, 2)
+        for least, dtype in ((0, np.uint8), (-128, np.int8), (-np.inf, np.float32), (np.nan, np.float32))
+        for window in (
+            {"pads": [2, 1, 0, 0]},
+            {"pads": [2, 1, 2, 1], "dilations": [2, 2], "storage_order": 1},
+        )
+    ),
     Node("AveragePool", (X4,), {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [1, 1, 2, 1]}, opset=19),
     Node(
         "MaxUnpool",
@@ -170,6 +178,20 @@ RESIZES = [
         },
     ),
     *(
+        Node(
+            "Resize",
+            (f32(3, n), floats(0, 0.1, 1, 0.7), *size),
+            {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize"},
+        )
+        for n, size in (
+            (49, (None, ints(3, 1))),
+            (3, (floats(1, 1 / 3),)),
+            (3, (floats(1, 0.5),)),
+            (5, (floats(1, 1.5),)),
+        )
+        for mode in ("nearest", "linear")
+    ),
+    *(
         Node("Resize", (X4, None, None, ints(7, 20)), {"axes": [2, 3], "keep_aspect_ratio_policy": policy})
         for policy in ("not_larger", "not_smaller")
     ),
@@ -234,7 +256,16 @@ LOSSES = [
         "NegativeLogLikelihoodLoss", (X4, RNG.integers(0, 4, (2, 9, 8)), f32(4) ** 2), {"reduction": "none"}
     ),
 ]
-NODES = [*RECURRENT, *CONVOLUTIONS, *POOLS, *NORMALISATIONS, *RESIZES, *QUANTISED, *LOSSES]
+OTHERS = [
+    *(Node("Slice", (f32(5), ints(start), ints(-(1 << 31)), ints(0), ints(-2))) for start in (-10, -5, 9)),
+    Node("Slice", (f32(0), ints(-10), ints(-(1 << 31)), ints(0), ints(-1))),
+    *(
+        Node("Shrink", (np.array([3, 2, 1, 0, -2, -7]).astype(t),), {"bias": 1.5, "lambd": lambd}, opset=9)
+        for t in (np.int32, np.int8, np.uint8, np.int64, np.float32)
+        for lambd in (1.5, -0.5)
+    ),
+]
+NODES = [*RECURRENT, *CONVOLUTIONS, *POOLS, *NORMALISATIONS, *RESIZES, *QUANTISED, *LOSSES, *OTHERS]
 
 
 @pytest.mark.parametrize("node", NODES, ids=str)

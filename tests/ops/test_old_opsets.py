@@ -32,7 +32,7 @@ CASES = [
     (7, _node("Split", outputs=3, axis=1), [X]),
     (11, _node("Split", outputs=2, axis=-1, split=[1, 3]), [X]),
     (7, _node("Clip", min=-0.5), [X]),
-    (7, _node("Clip"), [X]),
+    *((7, _node("Clip", **b), [np.array([np.inf, -np.inf, 2], np.float32)]) for b in ({}, {"min": 0.0})),
     (7, _node("TopK", outputs=2, k=2), [X]),
     (7, _node("Squeeze", axes=[0]), [X[:1]]),
     (11, _node("Squeeze", axes=[-3]), [X[:1]]),

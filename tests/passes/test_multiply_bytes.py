@@ -11,10 +11,11 @@ from burnish.compiler.ops.base import Decomposer
 from burnish.compiler.ops.conv import Conv, ConvInteger
 from burnish.compiler.ops.elementwise import Unary
 from burnish.compiler.ops.matmul import MatMul, MatMulInteger
-from burnish.compiler.ops.movement import Slice, Transpose
+from burnish.compiler.ops.movement import Pad, Slice, Transpose
 from burnish.compiler.ops.quantize import DequantizeLinear, QuantizeLinear
 from burnish.compiler.target import Target, get_target
 from burnish.graph_passes.multiply_bytes import multiply_bytes
+from burnish.graph_passes.simplify import simplify
 
 from .make import make, op_names
 
@@ -106,6 +107,24 @@ def test_convolutions_of_each_channel(target, kind, zero, op, x, w):
 
     after = check(make(inputs(x, kind, zero), body), target, words=bool(target.dot))
     assert ("DotDepthwise" in op_names(after)) == bool(target.dot)
+
+
+@pytest.mark.parametrize("value", [None, 0, 77])
+def test_pads_of_another_value_than_lies_outside_stay(value):
+    pads = ConvInteger((1, 1), (1, 1, 1, 1), (1, 1), 6)
+
+    def body(g: Decomposer, x: str) -> str:
+        outside = () if value is None else (g.const(np.array(value, np.uint8)),)
+        padded = g.one(Pad((0, 0, 1, 0), (0, 0, 2, 1)), x, *outside)
+        return g.one(pads, padded, g.const(i8(6, 1, 3, 3)), g.const(np.array(77, np.uint8)), None)
+
+    graph = make({"x": "u8[2,6,6,7]"}, body)
+    words = check(graph, U8, words=True)
+    after = simplify(words)
+    verify(after)
+    assert ("Pad" in op_names(after)) == (value != 77)
+    arrays = feeds(graph)
+    np.testing.assert_array_equal(*(interpret(g, arrays)[graph.outputs[0]] for g in (graph, after)))
 
 
 @TARGETS
