@@ -63,9 +63,9 @@ class KernelStore:
         return kernel
 
     def _path(self, task: KernelTask, cfg: Config) -> Path | None:
-        if self.folder is None:
+        if self.folder is None or not hasattr(cfg, "answers"):  # some config of a caller's own
             return None
-        answers = json.dumps(getattr(cfg, "answers", {}), sort_keys=True)
+        answers = json.dumps(cfg.answers, sort_keys=True)
         features = " ".join(sorted(task.target.features))  # `host` may be another machine tomorrow, …
         limits = repr(task.target.gpu)  # … and so may `opencl` and `cuda`
         text = "\n".join((task.key, features, limits, answers, code_version(), llvmlite.__version__))

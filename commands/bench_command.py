@@ -151,7 +151,7 @@ def command(
     for path in (json_file, markdown):
         if path:
             check_writable(path)
-    check_different(json_file, markdown, records)
+    check_different(json_file, markdown, records, *(Path(m) for m in dict.fromkeys(models)))
     machine = get_target(target)
     emulated = machine.kind == "cpu" and machine.arch in ARCHITECTURES and not runs_here(machine)
     tuning = {"trials": trials, "budget": budget} if trials is not None or budget is not None else {}

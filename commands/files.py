@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import InputError
+from ..runtime.whole_file import write_whole
 
 
 def check_writable(path: Path, suffixes: Iterable[str] = ()) -> Path:
@@ -61,21 +61,7 @@ def check_folder(path: Path) -> Path:
 def write_file(path: Path, data: bytes | str) -> None:
     """The whole file, or none and an InputError."""
     raw = data.encode() if isinstance(data, str) else data
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(raw)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(f"cannot write {path}: {error.strerror}") from error
-        raise
+    write_whole(path, lambda file: file.write(raw))
 
 
 def file_name(value: str) -> str:

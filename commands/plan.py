@@ -14,7 +14,7 @@ from ..graph_passes.assign_layouts import memory_of_plans
 from ..graph_passes.plan_layout import MODES
 from ..graph_passes.predict_gpu import predicted_cost
 from ..pipeline import optimise, plan_options, price, records_path
-from .files import check_writable, megabytes, write_file
+from .files import check_different, check_writable, megabytes, write_file
 from .options import ACCURACY, MEASURE, MEMORY_LIMIT, PRECISION, RECORDS, THREADS, model_options
 from .plan_page import page
 from .plan_report import SUMMARY_TITLES, Item, Report, microseconds, report, summary
@@ -60,6 +60,7 @@ def command(
     """
     if html:
         check_writable(html)
+    check_different(html, records, Path(model))
     machine = get_target(target)
     workers = threads or (1 if machine.gpu else host_threads())
     source = find_source(model, dims, only_model=True, values=values)

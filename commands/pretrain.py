@@ -35,7 +35,7 @@ from ..op_tuner.pretrained import (
 from ..op_tuner.records import Records
 from ..op_tuner.space import Space
 from ..workloads import Workload, choices, distinct, planned, zoo_networks
-from .files import check_writable
+from .files import check_different, check_writable
 from .options import RECORDS, parse_counts, parse_duration
 from .progress import Report, show_progress
 from .report import console_of
@@ -81,6 +81,7 @@ def command(networks, samples, budget, no_measure, threads, folds, target, outpu
     output = check_writable(output or path_for(machine))
     if records is not None:
         check_writable(records, (".jsonl",))
+    check_different(output, records)
     known = Records(records, shipped=False)
     with show_progress() as progress:
         tasks = _tasks(zoo_networks(networks), machine, threads, progress)

@@ -18,7 +18,7 @@ from ..compiler.target import host_threads
 from ..errors import InputError
 from ..pipeline import Module
 from ..runtime.mali import CHIPS
-from .files import check_writable, write_file
+from .files import check_different, check_writable, write_file
 from .machine import Limits, measure_limits
 from .options import SEED, THREADS, compile_options
 from .profile_offline import offline_table, offline_totals, profile_offline
@@ -94,6 +94,7 @@ def command(source, trace, sort, offline, root, shapes, dims, values, target, ca
         raise InputError("--root is where --offline finds its compiler; give both")
     if trace:
         check_writable(trace)
+    check_different(trace, Path(source))
     found = find_source(source, dims, values=values)
     threads = threads or host_threads()
     module = open_module(found, shapes, dims, threads, target=target, cache=cache)

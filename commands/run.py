@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import InputError
 from .files import check_folder, file_names, write_file
 from .options import SEED, THREADS, compile_options, parse_files
-from .source import find_source, open_module, random_feeds
+from .source import find_source, load_npy, open_module, random_feeds
 
 
 @click.command("run")
@@ -65,14 +65,7 @@ def read_array(path: Path, info: Any) -> np.ndarray:
         if len(data) != info.nbytes:
             raise InputError(f"{path} has {len(data)} bytes; the input {info} has {info.nbytes}")
         return np.frombuffer(data, info.dtype).reshape(info.shape)
-    try:
-        array = np.load(path, allow_pickle=False)
-    except OSError:
-        raise
-    except Exception as error:  # damaged files raise what their parts do
-        raise InputError(f"{path} is not a .npy file of numbers: {error}") from None
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path} is an archive of arrays; expected one array")
+    array = load_npy(path)
     # .npy files know no bfloat16 and keep it as two opaque bytes
     return (
         array.view(info.dtype) if array.dtype.kind == "V" and array.itemsize == info.dtype.itemsize else array

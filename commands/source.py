@@ -90,14 +90,27 @@ def fixed(model: onnx.ModelProto, values: Mapping[str, str]) -> onnx.ModelProto:
     return model
 
 
+def load_npy(path: Path) -> np.ndarray:
+    """InputError if it is no file of one array, OSError if it cannot be read."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # damaged files raise what their parts do
+        raise InputError(f"{path} is not a .npy file of numbers: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path} is an archive of arrays; expected one array")
+    return array
+
+
 def _value(name: str, text: str, info: onnx.ValueInfoProto) -> np.ndarray:
     """The array that a --value means, of the dtype that the input declares."""
     given = f"--value {name}={text}"
     try:
-        array = np.load(text, allow_pickle=False) if text.endswith(".npy") else np.array(json.loads(text))
+        array = load_npy(Path(text)) if text.endswith(".npy") else np.array(json.loads(text))
     except OSError as error:
         raise InputError(f"{given}: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{given}: expected a number, true, false, a list or a .npy file") from error
     dtype = onnx_dtype(info.type.tensor_type.elem_type, f"input {name!r}").numpy
     with np.errstate(all="ignore"):

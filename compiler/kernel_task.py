@@ -86,6 +86,7 @@ class DefaultConfig:
     """The analytic rule: every question gets the template's own default. Remembers what was chosen."""
 
     def __init__(self) -> None:
+        self.answers: dict[str, object] = {}  # that were given, in place of defaults
         self.chosen: dict[str, object] = {}
 
     def choose(self, knob: str, options: Sequence[T], default: T) -> T:

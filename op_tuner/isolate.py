@@ -330,7 +330,7 @@ def _plain(kernel: Kernel) -> dict[str, Any]:
 def _launch(data: dict[str, Any] | None) -> Launch | None:
     if data is None:
         return None
-    return Launch(tuple(data["grid"]), tuple(data["block"]), data["shared"], data["reports"])
+    return Launch(**{**data, "grid": tuple(data["grid"]), "block": tuple(data["block"])})
 
 
 def _kernel(data: dict[str, Any]) -> Kernel:

@@ -21,6 +21,7 @@ import numpy as np
 from ..compiler.kernel_task import KernelTask
 from ..compiler.target import Target
 from ..errors import InputError
+from ..runtime.whole_file import write_whole
 from . import features
 from .learner import Learner
 from .model import CostModel, relative_speeds
@@ -93,7 +94,7 @@ def save(path: Path, model: CostModel, about: About) -> int:
     head = json.dumps({"format": FORMAT, **asdict(about)}, ensure_ascii=False)
     data = head.encode() + b"\n" + zlib.compress(model.to_bytes(), 9)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    write_whole(path, lambda file: file.write(data))
     return len(data)
 
 

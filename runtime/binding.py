@@ -129,10 +129,10 @@ class _Handle(capi.Pointer):
 
 
 class _Memory:
-    """A context's memory for numpy; arrays of it keep the context alive."""
+    """A context's memory for numpy; arrays of it keep the memory alive."""
 
-    def __init__(self, context: Context, address: int, nbytes: int):
-        self.context = context
+    def __init__(self, handle: _Handle, address: int, nbytes: int):
+        self.handle = handle
         self.__array_interface__ = {
             "data": (address, False),
             "typestr": "|u1",
@@ -221,7 +221,8 @@ class Context:
         self._bind("input", name, array)
 
     def bind_output(self, name: str, array: Any) -> None:
-        """From now on runs write into `array`, which must be contiguous and writable; None unbinds."""
+        """From now on runs write into `array`, which must be contiguous and writable and overlap nothing else
+        that is bound; None unbinds."""
         self._bind("output", name, array)
 
     def bind(self, arrays: Mapping[str, Any]) -> None:
@@ -242,7 +243,7 @@ class Context:
             raise RunError(f"{kind} {name!r}: no memory for its {info.nbytes} bytes")
         if not info.nbytes:
             return np.empty(info.shape, info.dtype)
-        return np.asarray(_Memory(self, address, info.nbytes)).view(info.dtype).reshape(info.shape)
+        return np.asarray(_Memory(self._handle, address, info.nbytes)).view(info.dtype).reshape(info.shape)
 
     def input(self, name: str) -> Any:
         """The memory that runs read: the bound array, else the context's own in numpy, zero at first."""

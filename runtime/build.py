@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from ..errors import InputError, InternalError, ToolError, UnsupportedError
 from ..settings import cache_dir
 from .toolchain import HERE as THIS_ARCH
 from .toolchain import Compiler, archive_tools, find_compiler
+from .whole_file import write_whole
 
 HERE = Path(__file__).parent
 CORE = ("plan", "pool", "executor", "host", "context", "prepare", "module")  # in every module
@@ -69,7 +70,8 @@ def source_dir() -> Path:
 def _names_of_runtime() -> frozenset[str]:
     """Of its headers, beside which a module's own name cannot stand."""
     headers = (*include_dir().glob("*.h"), *source_dir().glob("*.h"))
-    return frozenset(name for path in headers for name in re.findall(r"\bburnish_\w+", path.read_text()))
+    code = (re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL) for path in headers)
+    return frozenset(name for text in code for name in re.findall(r"\bburnish_\w+", text))
 
 
 def _run(command: Sequence[str], cwd: Path, what: str) -> None:
@@ -87,6 +89,7 @@ def _run(command: Sequence[str], cwd: Path, what: str) -> None:
         raise ToolError(f"{what}: {Path(command[0]).name} failed: {detail}")
 
 
+@lru_cache(maxsize=8)
 def _key(compiler: Compiler) -> str:
     digest = hashlib.sha256(repr((compiler.command, compiler.version, _FLAGS)).encode())
     for path in sorted([*source_dir().glob("*.[ch]"), *include_dir().glob("*.h")]):
@@ -103,10 +106,17 @@ def _compile(compiler: Compiler, source: str, flags: Sequence[str], cwd: Path) -
     _run(command, cwd, f"compiling the runtime's {source}.c")
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=1)
+def _root() -> Path:
+    return cache_dir() / "runtime"
+
+
 def _built(compiler: Compiler) -> Path:
-    """The cache folder with the runtime's objects and library."""
-    root = cache_dir() / "runtime"
+    """The cache folder with the runtime's objects and library; made anew if the cache has been cleared."""
+    return _built_in(_root(), compiler)
+
+
+def _built_in(root: Path, compiler: Compiler) -> Path:
     folder = root / _key(compiler)
     if _is_whole(folder):
         return folder
@@ -315,22 +325,10 @@ def _link_program(compiler: Compiler, folder: Path, objects: Sequence[str]) -> P
 
 
 def _publish(made: Path, out: Path) -> None:
-    """Moves `made` to `out` in one step, so that nobody sees half a file. InputError if that fails."""
-    name = ""
-    try:
-        descriptor, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-        with os.fdopen(descriptor, "wb") as target, made.open("rb") as source:
-            shutil.copyfileobj(source, target, 1 << 20)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, (0o644 if out.suffix in (".a", ".h") else 0o755) & ~umask)
-        os.replace(name, out)
-    except BaseException as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(f"cannot write {out}: {error.strerror}") from error
-        raise
+    """Copies `made` to `out`, so that nobody sees half a file. InputError if that fails."""
+    with made.open("rb") as source:
+        mode = 0o644 if out.suffix in (".a", ".h") else 0o755
+        write_whole(out, partial(shutil.copyfileobj, source, length=1 << 20), mode)
 
 
 def link_module(

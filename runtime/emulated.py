@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,12 +47,17 @@ class EmulatedModule:
         self.arch = arch
         self.inputs, self.outputs, self.steps = tuple(inputs), tuple(outputs), tuple(steps)
         self._link = link
+        self._linked: tempfile.TemporaryDirectory | None = None
+        self._linking = threading.Lock()
 
-    @cached_property
+    @property
     def _folder(self) -> tempfile.TemporaryDirectory:
-        folder = tempfile.TemporaryDirectory(prefix="burnish-")
-        self._link(Path(folder.name, "program"))
-        return folder
+        with self._linking:
+            if self._linked is None:
+                folder = tempfile.TemporaryDirectory(prefix="burnish-")
+                self._link(Path(folder.name, "program"))
+                self._linked = folder
+        return self._linked
 
     def run(
         self, feeds: Mapping[str, Any], threads: int = 1, out: Mapping[str, Any] | None = None

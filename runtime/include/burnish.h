@@ -143,8 +143,9 @@ struct burnish_api {
 
   /* Runs read and write the user's memory in place (modules for GPUs through a copy, unless it is memory of the
    * same GPU, which only modules for CUDA take), from now on and until bound anew. It must be aligned to
-   * its element size (of a GPU to 16 bytes), must not overlap other bound memory, and `nbytes` must be the
-   * tensor's. NULL: back to the context's own memory, to be filled anew: copies may have gone through it. */
+   * its element size (of a GPU to 16 bytes), and `nbytes` must be the tensor's. Runs refuse outputs that
+   * overlap other inputs or outputs. NULL: back to the context's own memory, to be filled anew: copies may have
+   * gone through it. */
   int32_t (*bind_input)(burnish_context *context, int32_t index, const void *data, int64_t nbytes);
   int32_t (*bind_output)(burnish_context *context, int32_t index, void *data, int64_t nbytes);
 

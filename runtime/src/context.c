@@ -81,11 +81,14 @@ void burnish_context_free(burnish_context *c) {
   free(c);
 }
 
+static void *memory_of(const burnish_context *c, uint64_t slot) {
+  const io_slot *s = &c->ios[slot];
+  return s->bound ? s->bound : s->own;
+}
+
 void *burnish_context_memory(burnish_context *c, uint64_t slot) {
-  io_slot *s = &c->ios[slot];
-  if (s->bound) return s->bound;
-  if (!s->own) s->own = burnish_allocate(c->plan.ios[slot].nbytes);
-  return s->own;
+  if (!memory_of(c, slot)) c->ios[slot].own = burnish_allocate(c->plan.ios[slot].nbytes);
+  return memory_of(c, slot);
 }
 
 static int32_t bind(burnish_context *c, int is_output, int32_t index, void *data, int64_t nbytes) {
@@ -136,8 +139,25 @@ void *burnish_device_data(burnish_context *c, int32_t is_output, int32_t index) 
   return c->device->device_memory(c, (is_output ? h->input_count : 0) + (uint64_t)index);
 }
 
+/* Steps write outputs while others still read inputs. */
+static int32_t check_apart(burnish_context *c) {
+  uint32_t inputs = c->plan.header->input_count, all = inputs + c->plan.header->output_count;
+  for (uint32_t o = inputs; o < all; o++)
+    for (uint32_t i = 0; i < o; i++) {
+      const unsigned char *at = memory_of(c, o), *other = memory_of(c, i);
+      uint64_t bytes = c->plan.ios[o].nbytes, others = c->plan.ios[i].nbytes;
+      if (at && other && bytes && others && at < other + others && other < at + bytes)
+        return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1,
+                            "output %s overlaps %s %s in memory; give each its own",
+                            c->plan.strings + c->plan.ios[o].name, i < inputs ? "input" : "output",
+                            c->plan.strings + c->plan.ios[i].name);
+    }
+  return BURNISH_OK;
+}
+
 int32_t burnish_run(burnish_context *c) {
-  return c->device->run(c);
+  int32_t status = c->stale ? check_apart(c) : BURNISH_OK;
+  return status ? status : c->device->run(c);
 }
 
 const burnish_error *burnish_last_error(const burnish_context *c) { return &c->error; }

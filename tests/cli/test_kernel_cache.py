@@ -38,6 +38,21 @@ def test_a_cpu_of_the_same_name_with_other_features_has_its_own(compiled, monkey
     assert len(set(folder.iterdir())) == 2 * len(before)
 
 
+def test_what_a_callers_own_config_gives_is_not_kept(compiled, two_layers):
+    class Own:
+        def choose(self, knob, options, default):
+            return options[-1]
+
+        def require(self, condition, reason=""):
+            assert condition
+
+    run, folder = compiled
+    pipeline.compile(two_layers, dims={"batch": 3}, threads=2, pick_config=lambda task: Own())
+    assert not folder.exists() or not list(folder.iterdir())
+    run()
+    assert list(folder.iterdir())
+
+
 def damage(path: Path, how: int) -> None:
     data = bytearray(path.read_bytes())
     if how < 0:

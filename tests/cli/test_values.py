@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -70,13 +72,20 @@ def test_an_input_becomes_a_constant(burnish, error, resampled, tmp_path):
         ("rate=[16000]", "input 'rate' is declared as i64[]; the shape [1] does not fit"),
         ("rate=fast", "expected a number, true, false, a list or a .npy file"),
         ("rate=[1,[2]]", "expected a number, true, false, a list or a .npy file"),
+        ("rate=" + 5000 * "[", "expected a number, true, false, a list or a .npy file"),
+        ("rate=archive.npy", "archive.npy is an archive of arrays; expected one array"),
+        ("rate=cut.npy", "cut.npy is not a .npy file of numbers"),
         ("rate=nowhere.npy", "--value rate=nowhere.npy: No such file or directory"),
         ("speed=1", "--value is given for 'speed'; the inputs are rate, x"),
         ("rate=", "expected NAME=VALUE"),
         ("rate", "expected NAME=VALUE"),
     ],
 )
-def test_values_that_do_not_fit(error, resampled, value, message):
+def test_values_that_do_not_fit(error, resampled, value, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open("archive.npy", "wb") as file:
+        np.savez(file, rate=np.int64(16000))
+    Path("cut.npy").write_bytes(Path("archive.npy").read_bytes()[:40])
     assert message in error("run", resampled, "--dim", "batch=2", "--value", value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -198,6 +199,12 @@ def test_an_archive_whose_name_the_runtime_has(kernels, tmp_path):
         link(kernels, tmp_path / "run.a", "a")
 
 
+def test_an_archive_of_the_name_in_the_headers_example(kernels, tmp_path):
+    assert "burnish_resnet18" in (build.include_dir() / "burnish.h").read_text()
+    link(kernels, tmp_path / "resnet18.a", "a")
+    assert "burnish_resnet18;" in (tmp_path / "resnet18.h").read_text()
+
+
 def test_a_missing_cpu_feature_is_named_before_loading(kernels, tmp_path):
     path = link(kernels, tmp_path / "m.so", features=("sse2", "avx9000"))
     with pytest.raises(InputError, match="compiled for x86-64, but this CPU lacks avx9000"):
@@ -287,25 +294,27 @@ def test_too_many_weights_are_refused(kernels, tmp_path):
         link_module([kernels.object], encode(plan), weights, plan.kernels, tmp_path / "m.so")
 
 
-def test_a_runtime_that_lost_or_damaged_a_file_is_built_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("BURNISH_CACHE_DIR", str(tmp_path))
-    built = build._built.__wrapped__  # each call stands for a process of its own
-    folder = built(build.find_compiler())
+def test_a_runtime_that_was_lost_or_damaged_is_built_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "_root", lambda: tmp_path)
+    folder = build.runtime_library().parent
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     (folder / "executor.o").unlink()
-    built(build.find_compiler())
+    build.runtime_library()
     data = before["libburnish.so"]
     (folder / "libburnish.so").write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
-    assert built(build.find_compiler()) == folder
+    build.runtime_library()
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    shutil.rmtree(tmp_path)
+    assert build.runtime_library().parent == folder
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     assert sorted(file.name for file in folder.parent.iterdir()) == sorted([folder.name, "lock"])
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setenv("BURNISH_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(build, "_root", lambda: tmp_path / "file")
     with pytest.raises(ToolError, match="set BURNISH_CACHE_DIR to a folder that can be written"):
-        build._built.__wrapped__(build.find_compiler())
+        build.runtime_library()
 
 
 def test_errors_leave_no_file(kernels, tmp_path, monkeypatch):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from dataclasses import replace
 
 import ml_dtypes
@@ -228,6 +230,33 @@ def test_binding_refuses(kernels):
         context.bind_input("w", frozen)
     with pytest.raises(InputError, match="threads is 5000"):
         context.module.context(5000)
+
+
+def test_memory_of_an_output_is_nobody_elses(kernels):
+    module, x = kernels.module(chain_plan(), WEIGHTS), some_rows()
+    with pytest.raises(InputError, match="output y overlaps input x in memory; give each its own"):
+        module.run({"x": x}, out={"y": x})
+    context = module.context()
+    rows = len(x)
+    both = np.zeros((2 * rows - 1, *x.shape[1:]), np.float32)
+    context.bind({"x": both[:rows], "y": both[rows - 1 :]})  # they share a row
+    for _ in range(2):
+        with pytest.raises(InputError, match="overlaps"):
+            context.run()
+    context.bind_input("x", x)
+    context.run()
+    np.testing.assert_array_equal(both[rows - 1 :], chain_meaning(x))
+
+
+def test_contexts_that_read_each_others_memory_end(kernels):
+    module = kernels.module(chain_plan(), WEIGHTS)
+    one, other = module.context(2), module.context(2)
+    one.bind_input("x", other.output("y"))
+    other.bind_input("x", one.output("y"))
+    gone = [weakref.ref(context._handle) for context in (one, other)]
+    del one, other
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
 
 
 def test_a_context_is_one_threads_at_a_time(kernels):

@@ -1,0 +1,42 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import InputError
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
+    """What `write` writes becomes the file in one step, so that nobody sees half of it.
+
+    A device or a pipe, such as /dev/stdout, is written to. InputError if that fails.
+    """
+    name = ""
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                write(file)
+            return
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        os.chmod(name, mode & ~_umask())
+        os.replace(name, path)
+    except BaseException as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"cannot write {path}: {error.strerror}") from error
+        raise
+
+
+def _umask() -> int:
+    """Without changing it, as os.umask does for all threads."""
+    found = re.search(r"^Umask:\s*(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1], 8) if found else 0o022
