@@ -6,6 +6,7 @@ y, = rep.run([x])
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,11 +26,12 @@ class BurnishRep(BackendRep):
 
     def __init__(self, model: onnx.ModelProto, compile: Compile = compile_model, **options: Any):
         self._model, self._compile, self._options = model, compile, options
-        initializers = {t.name for t in model.graph.initializer}
-        self._inputs = [i for i in model.graph.input if i.name not in initializers]
+        known = {t.name for t in model.graph.initializer}.union(options.get("values") or {})
+        self._inputs = [i for i in model.graph.input if i.name not in known]
         self._outputs = [o.name for o in model.graph.output]
         self._deciding: tuple[str, ...] = ()
         self._modules: dict[tuple, Any] = {}
+        self._compiling = threading.Lock()
         tensors = all(i.type.HasField("tensor_type") for i in self._inputs)
         self._open = tensors and not all(map(_is_static, self._inputs))
         if not self._open:
@@ -41,8 +43,9 @@ class BurnishRep(BackendRep):
     def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
         """The outputs in the model's order. `inputs`: arrays in order of the model's inputs, or by name."""
         feed = self._feed(inputs)
-        module = self._module(feed)
-        results = module.run({n: a for n, a in feed.items() if n not in self._deciding})
+        with self._compiling:
+            module, deciding = self._module(feed), self._deciding
+        results = module.run({n: a for n, a in feed.items() if n not in deciding})
         return tuple(results[name] for name in self._outputs)
 
     def _feed(self, inputs: Any) -> dict[str, np.ndarray]:

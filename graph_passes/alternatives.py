@@ -133,7 +133,7 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
         return [plain, *reading]
     conv = convolution(node)
     if conv is not None:
-        found = _convolution_alternatives(graph, node, conv, layouts, block)
+        found = _convolution_alternatives(graph, node, conv, layouts_of(result.rank, block), block)
         return [_named(node.op, conv, decision) for decision in found]
     if any(
         isinstance(n.op, ConvInteger) for n in node.op.graph.nodes

@@ -15,7 +15,7 @@ from ..compiler.target import Target
 from .alternatives import ANY, flattens, wanted
 from .make_plan import make_plan
 from .make_tasks import task_of
-from .pack_weights import Packer
+from .pack_weights import Packer, unused
 from .pairs import KEPT, merged
 from .plan_layout import DEFAULT_PLAN, Cost, LayoutPlan, PlanOptions, plan_layout
 from .views import find_views
@@ -62,7 +62,7 @@ def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:
         """The value in another layout; through the plan's hops, each made once."""
         source = value
         for hop in routes.get((value, wants), (wants,)):
-            name = f"{value}@{hop or 'plain'}"
+            name = unused(f"{value}@{hop or 'plain'}", graph.types)
             if (value, hop) not in copies:
                 copies[value, hop] = name
                 types[name], layouts[name] = graph.types[value], hop
@@ -98,7 +98,7 @@ def apply_plan(graph: Graph, target: Target, plan: LayoutPlan) -> Graph:
     for value in graph.outputs:
         layout = layouts.get(value)
         if layout is not None:
-            names[value], plain = f"{value}@{layout}", converted(value, None)
+            names[value], plain = unused(f"{value}@{layout}", graph.types), converted(value, None)
             names[plain] = value
             types[names[value]], layouts[names[value]] = types[value], layout
             del types[plain], layouts[plain], layouts[value]

@@ -63,7 +63,7 @@ def fuse(graph: Graph) -> Graph:
         group.costly = group.costly or _is_costly(node.op)
         for o in node.outputs:
             group_of[o] = group
-        while group.kind == "anchor" and (region := _region(graph, group, consumers, order)):
+        while group.kind == "anchor" and (region := _region(graph, group, group_of, consumers, order)):
             group.nodes += region
             group.output = region[-1].outputs[0]
             group.position = order[id(region[-1])]
@@ -176,7 +176,10 @@ def _join(
             continue
         if kind == "elementwise" and group.shape != shape:
             continue
-        if len(group.nodes) >= MAX_NODES or len(_inputs(graph, [*group.nodes, node])) > MAX_INPUTS:
+        nodes = [*group.nodes, node]
+        if len(nodes) > MAX_NODES or len(_inputs(graph, nodes)) > MAX_INPUTS:
+            continue
+        if group.kind == "anchor" and _inner_stages(graph, nodes) > max(1, _inner_stages(graph, group.nodes)):
             continue
         if best is None or _rank(group) > _rank(best):
             best = group
@@ -186,10 +189,15 @@ def _join(
 
 
 def _region(
-    graph: Graph, group: _Group, consumers: dict[str, list[Node]], order: dict[int, int]
+    graph: Graph,
+    group: _Group,
+    group_of: dict[str, _Group],
+    consumers: dict[str, list[Node]],
+    order: dict[int, int],
 ) -> list[Node]:
     """Elementwise operators that several times read the group's output, which nobody else does, up to the
-    first of them that alone is read by others: x · sigmoid(x). Empty where there are none.
+    first of them that alone is read by others: x · sigmoid(x). Empty where there are none, or another group
+    has some of them.
     """
     if group.closed or len({id(n) for n in consumers.get(group.output, ())}) < 2:
         return []
@@ -203,6 +211,8 @@ def _region(
         fits = len(nodes) <= MAX_NODES and len(_inputs(graph, nodes)) <= MAX_INPUTS
         if not fits or len(node.outputs) > 1 or classify(graph, node) != "elementwise":
             return []
+        if node.outputs[0] in group_of:
+            return []
         if graph.types[node.outputs[0]].dims != group.shape:
             return []
         if all(id(n) in region for value in inner for n in consumers[value]):
@@ -214,10 +224,15 @@ def _region(
 
 def _one_pass(graph: Graph, nodes: list[Node]) -> bool:
     """Whether all that follows the anchor is computed where its result is, nothing costly twice."""
+    return _inner_stages(graph, nodes) == 1
+
+
+def _inner_stages(graph: Graph, nodes: list[Node]) -> int:
+    """That are kept for the last one: the anchor's, and what is costly and would be computed twice."""
     op = _fused_node(graph, _Group(nodes, "anchor", nodes[-1].outputs[0])).op
     inputs = tuple(graph.types[value] for value in _inputs(graph, nodes))
     expr = inline_cheap(expression(op, inputs))
-    return sum(1 for st in expr.stages if st.name not in expr.outputs) == 1
+    return sum(1 for st in expr.stages if st.name not in expr.outputs)
 
 
 def _rank(group: _Group) -> tuple[bool, int]:

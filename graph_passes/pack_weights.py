@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -73,12 +73,14 @@ class Packer:
 
     def _keep_apart(self, name: str, array: np.ndarray, type: TensorType) -> str:
         """By another name where this one is taken by other numbers: readers may differ in how they pack."""
+        name = unused(name, self.graph.types)
         while name in self.constants and not np.array_equal(self.constants[name], array):
             name += "'"
         return self._keep(name, array, type)
 
     def _make(self, name: str, array: np.ndarray, type: TensorType, by: Op, source: str) -> str:
         """A constant that an operator makes of another; by another name where this one is made otherwise."""
+        name = unused(name, self.graph.types)
         while name in self.setup and self.setup[name].op != by:
             name += "'"
         self.setup[name] = Node(by, (source,), (name,), source)
@@ -143,6 +145,13 @@ class Packer:
         inputs = list(node.inputs)
         inputs[position] = self._keep_apart(f"{value}@flat", array, self.graph.types[value])
         return replace(node, inputs=tuple(inputs))
+
+
+def unused(name: str, taken: Container[str]) -> str:
+    """The name, or a longer one where a model has it."""
+    while name in taken:
+        name += "'"
+    return name
 
 
 def packed_sizes(graph: Graph, node: Node, decision: Decision, block: int) -> dict[str, int]:

@@ -221,6 +221,9 @@ class Memory(ABC):
     def load(self, e: Load) -> Value:
         buffer = self.buffers[e.tensor]
         if buffer.size == 0:
+            for index in e.index:
+                if self.touches_memory(index):
+                    self.expr(index)  # which may be out of range, and says so
             return constant(0, e.type)
         offset, terms, step = self.resolve(self.flat(buffer, e.index))
         mask = self.mask if self.mask is not None and not self.inside(buffer, e.index) else None

@@ -163,7 +163,7 @@ class Einsum(Op):
         return (TensorType(same_dtype(*types), tuple(sizes[letter] for letter in self.terms[1])),)
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        y = np.einsum(self.equation, *(wide_array(x) for x in inputs))
+        y = np.einsum(self.equation, *(wide_array(x) for x in inputs), optimize=len(inputs) > 2)
         return (np.asarray(y).astype(inputs[0].dtype),)
 
     def compute(self, b: ExprBuilder, *inputs: Tensor) -> tuple[Tensor, ...]:

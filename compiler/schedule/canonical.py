@@ -19,11 +19,18 @@ def canonical(expr: TensorExpr) -> TensorExpr:
 
 
 def drop_unit_axes(expr: TensorExpr) -> TensorExpr:
-    """Axes and dimensions of extent 1 disappear; their index is 0."""
+    """Axes and dimensions of extent 1 disappear; their index is 0, or is checked to be so."""
     keep: dict[str, list[int]] = {}
     params = []
+    checked = {
+        (load.tensor, d)
+        for st in expr.stages
+        for load in s.loads(st.body)
+        for d, index in enumerate(load.index)
+        if any(isinstance(e, s.Call) and e.op == "checked" for e in s.walk(index))
+    }
     for name, type in expr.params:
-        keep[name] = [d for d, e in enumerate(type.dims) if e != 1]
+        keep[name] = [d for d, e in enumerate(type.dims) if e != 1 or (name, d) in checked]
         params.append((name, TensorType(type.dtype, tuple(type.dims[d] for d in keep[name]))))
 
     def shrink(e: Expr) -> Expr | None:

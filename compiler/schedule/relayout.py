@@ -19,7 +19,8 @@ def relayout(expr: TensorExpr, layouts: Mapping[str, Layout]) -> TensorExpr:
     """Every param and stage named in `layouts` becomes its physical array. Other stages keep their logical
     axes.
 
-    In the padding of a blocked axis, loads that would leave their tensor are guarded and read zero.
+    In the padding of a blocked axis, loads that would leave their tensor are guarded and read zero. What
+    is computed of zeros may not be finite, as a quotient: then zero is written.
     """
     shapes = {name: type.dims for name, type in expr.params}
     shapes.update({st.name: st.shape for st in expr.stages})
@@ -81,16 +82,16 @@ def _stage(st: Stage, layouts: Mapping[str, Layout], shapes: Mapping[str, tuple[
     if st.name in layouts:
         axes, values = split_axes(st, layouts[st.name])
     ranges = {a.name: (0, max(a.extent - 1, 0)) for a in (*axes, *(st.reduce.axes if st.reduce else ()))}
-    padded = st.name in layouts and any(
-        st.axes[a].extent % layouts[st.name].block_of(a) for a in range(len(st.axes))
-    )
+    ragged = [
+        a for n, a in enumerate(st.axes) if st.name in layouts and a.extent % layouts[st.name].block_of(n)
+    ]
 
     def place(e: Expr) -> Expr | None:
         if not isinstance(e, Load):
             return None
         index = physical_index(layouts[e.tensor], e.index) if e.tensor in layouts else e.index
         moved = Load(e.tensor, index, e.type)
-        if not padded:
+        if not ragged:
             return moved
         leaves = [
             s.within(i, extent)
@@ -100,7 +101,30 @@ def _stage(st: Stage, layouts: Mapping[str, Layout], shapes: Mapping[str, tuple[
         return s.select(s.both(*leaves), moved, s.const(0, e.type)) if leaves else moved
 
     body = s.transform(s.substitute(st.body, values), place)
+    if ragged and st.reduce is None and st.dtype.is_float and not _finite_of_zeros(st.body):
+        within = [s.lt(values[a.name], a.extent) for a in ragged]
+        body = s.select(s.both(*within), body, s.const(0, st.dtype))
     return Stage(st.name, st.dtype, axes, affine.simplify(body, ranges), st.reduce)
+
+
+_FINITE = frozenset("sin cos atan tanh asinh erf sigmoid floor ceil round trunc".split())
+
+
+def _finite_of_zeros(e: Expr) -> bool:
+    """Whether it is a finite number for any constants, where all that is read is zero."""
+    for x in s.walk(e):
+        match x:
+            case s.Binary(op="div" | "mod" | "rem", b=divisor):
+                finite = not x.dtype.is_float or (isinstance(divisor, s.Const) and bool(divisor.value))
+            case s.Binary(op="pow"):
+                finite = not x.dtype.is_float
+            case s.Call(op=op):
+                finite = op not in s.FLOAT_FUNCTIONS or op in _FINITE
+            case _:
+                finite = True
+        if not finite:
+            return False
+    return True
 
 
 def _inside(index: Expr, extent: int, ranges: Mapping[str, affine.Range]) -> bool:

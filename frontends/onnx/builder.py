@@ -121,6 +121,7 @@ class GraphBuilder(Decomposer):
         if new in self.types:
             raise ModelError(f"node {self.node_name!r}: the value {new!r} is defined twice")
         self.types[new] = self.types.pop(old)
+        self._asked.pop(old, None)
         if old in self.constants:
             self.constants[new] = self.constants.pop(old)
         if old in self.narrow:

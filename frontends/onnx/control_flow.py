@@ -39,6 +39,11 @@ def _one(c: NodeContext, value: str | None, what: str) -> bool | int:
     return array.reshape(()).item()
 
 
+def _declared_rank(info: ValueInfoProto) -> int:
+    """Of one number, which some models keep in a tensor of one axis."""
+    return min(1, len(info.type.tensor_type.shape.dim))
+
+
 def _if(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | None]:
     taken = "then_branch" if _one(c, c.inputs[0], "condition") else "else_branch"
     return importer.subgraph(_graph(c, taken, 0), scope.inner(c.g.node_name), ())
@@ -51,11 +56,13 @@ def _loop(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
     condition = c.inputs[1] if len(c.inputs) > 1 else None
     scanned: list[list[str | None]] = [[] for _ in body.output[1 + len(carried) :]]
     step = 0
+    ranks = [_declared_rank(info) for info in body.input[:2]]
     while (limit is None or step < limit) and (condition is None or _one(c, condition, "condition")):
         _check_iterations(c, step + 1)
+        importer.count(c.node)
         inner = scope.inner(f"{name}/{step}")
-        entered = c.const(np.array(True)) if condition is None else condition
-        results = importer.subgraph(body, inner, (c.const(np.array(step, np.int64)), entered, *carried))
+        begun = [c.const(np.full((1,) * rank, value)) for rank, value in zip(ranks, (np.int64(step), True))]
+        results = importer.subgraph(body, inner, (*begun, *carried))
         condition, carried = results[0], results[1 : 1 + len(carried)]
         for values, value in zip(scanned, results[1 + len(carried) :]):
             values.append(value)
@@ -72,6 +79,8 @@ def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
     if c.opset < 9:
         raise c.unsupported("the batched form of opset 8", "convert the model to opset 9 or newer")
     name, count = c.g.node_name, int(c.required("num_scan_inputs"))
+    if not 1 <= count <= len(c.inputs):
+        raise ModelError(f"{c.label}: num_scan_inputs is {count}, but it has {len(c.inputs)} inputs")
     body = _graph(c, "body", len(c.inputs), len(c.inputs) - count)
     states, scans = list(c.inputs[: len(c.inputs) - count]), c.inputs[len(c.inputs) - count :]
     outputs = len(body.output) - len(states)
@@ -81,6 +90,7 @@ def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
     _check_iterations(c, length)
     scanned: list[list[str | None]] = [[] for _ in range(outputs)]
     for step in range(length):
+        importer.count(c.node)
         importer.g.begin(f"{name}/{step}")
         parts = [
             _element(c, value, axis, length - 1 - step if back else step)

@@ -80,6 +80,8 @@ def _typed_data(tensor: TensorProto, dtype: DType, shape: tuple[int, ...], what:
 def read_external(tensor: TensorProto, folder: Path | None, nbytes: int, what: str) -> bytes:
     """The `nbytes` bytes that an external tensor refers to; ModelError if they are not safely there."""
     entries = {e.key: e.value for e in tensor.external_data}
+    if not all(isinstance(text, str) for entry in entries.items() for text in entry):
+        raise ModelError(f"{what}: where its external data is, is not UTF-8 text")
     location = entries.get("location", "")
     if folder is None:
         raise ModelError(

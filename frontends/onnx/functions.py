@@ -9,6 +9,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 
 from ...compiler.ir.types import TensorType
+from ...errors import ModelError
 
 
 def onnx_function(
@@ -66,6 +67,12 @@ def _bind(node: NodeProto, given: Mapping[str, AttributeProto]) -> None:
                 continue
             value = AttributeProto()
             value.CopyFrom(given[a.ref_attr_name])
+            if a.type not in (AttributeProto.UNDEFINED, value.type):
+                names = [AttributeProto.AttributeType.Name(t) for t in (a.type, value.type)]
+                raise ModelError(
+                    f"node {node.name or '/'.join(node.output)!r} ({node.op_type}): attribute {a.name!r} is "
+                    f"of type {names[0]}, but its function is given {names[1]}"
+                )
             value.name = a.name
             value.ClearField("ref_attr_name")
             kept.append(value)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
@@ -26,6 +27,8 @@ from .functions import bind_attributes, onnx_function
 from .interface import check_declared, resolve_inputs
 from .narrow import READERS, stored_array
 from .registry import NodeContext, find_rule
+
+T = TypeVar("T")
 
 MAX_NODES = 100_000
 """After functions are inlined and loops unrolled."""
@@ -133,9 +136,7 @@ class Importer:
 
     def node(self, node: NodeProto, scope: Scope) -> None:
         """Imports one node; its outputs are then in `scope`."""
-        self._count += 1
-        if self._count > MAX_NODES:
-            raise ModelError(f"{node_label(node)}: the model unfolds to more than {MAX_NODES:,} nodes")
+        self.count(node)
         domain = "" if node.domain == "ai.onnx" else node.domain
         inputs = tuple(self._read(node, name, scope) for name in node.input)
         name, mark = self._node_name(node, scope), self.g.mark()
@@ -145,6 +146,12 @@ class Importer:
         else:
             results = self._standard(node, domain, inputs, scope, name)
         self._bind_outputs(node, results, scope, mark)
+
+    def count(self, node: NodeProto) -> None:
+        """One node or iteration more; ModelError if there are too many to be of use."""
+        self._count += 1
+        if self._count > MAX_NODES:
+            raise ModelError(f"{node_label(node)}: the model unfolds to more than {MAX_NODES:,} nodes")
 
     def _node_name(self, node: NodeProto, scope: Scope) -> str:
         own = node.name or f"{node.op_type}:{next((o for o in node.output if o), '')}"
@@ -174,15 +181,26 @@ class Importer:
         self.g.begin(name)
         context = NodeContext(self.g, node, opset, inputs, self.g.sources, self.g.computed)
         if domain == "" and node.op_type in CONTROL_FLOW:
-            return CONTROL_FLOW[node.op_type](self, context, scope)
+            return self._guarded(context, lambda: CONTROL_FLOW[node.op_type](self, context, scope))
         rule = find_rule(node.op_type, opset, domain)
         if rule is not None:
             return self._apply(rule, context)
         types = [None if i is None else self.g.types[i] for i in inputs]
-        found = onnx_function(node, opset, types)
+        found = self._guarded(context, lambda: onnx_function(node, opset, types))
         if found is None:
             raise unknown_operator(node, opset)
         return self.call(node, found[0], found[1], inputs, scope, name)
+
+    @staticmethod
+    def _guarded(context: NodeContext, work: Callable[[], T]) -> T:
+        """Whatever goes wrong names the node."""
+        try:
+            return work()
+        except BurnishError:
+            raise
+        except Exception as error:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ModelError(f"{context.label} cannot be imported: {what}") from error
 
     def _apply(self, rule, context: NodeContext) -> tuple[str | None, ...]:  # type: ignore[no-untyped-def]
         try:
@@ -190,16 +208,12 @@ class Importer:
         except TypeError as error:
             raise ModelError(f"{context.label}: {len(context.inputs)} inputs do not fit: {error}") from None
         try:
-            results = rule(context, *context.inputs)
+            results = self._guarded(context, lambda: rule(context, *context.inputs))
         except BurnishError as error:
             if repr(self.g.node_name) in str(error) or context.label in str(error):
                 raise
             error.args = (f"{context.label}: {error}", *error.args[1:])
             raise
-        except Exception as error:
-            raise ModelError(
-                f"{context.label} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
         return (results,) if isinstance(results, str) else tuple(results)
 
     def call(

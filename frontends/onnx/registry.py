@@ -27,6 +27,15 @@ RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
 """(domain, operator) → [(since, rule)], oldest first."""
 
 
+ATTRIBUTES = {
+    bool: onnx_package.AttributeProto.INT,
+    int: onnx_package.AttributeProto.INT,
+    float: onnx_package.AttributeProto.FLOAT,
+    str: onnx_package.AttributeProto.STRING,
+}
+"""Python's types, and ONNX's."""
+
+
 def onnx(name: str, since: int = 1, domain: str = "") -> Callable[[Rule], Rule]:
     """Registers the import rule of an ONNX operator from opset `since` on."""
 
@@ -72,9 +81,17 @@ class NodeContext:
         return self.g.type(value)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute's Python value (strings as str, ints, floats, lists; tensors as arrays)."""
+        """An attribute's Python value (strings as str, ints, floats, lists; tensors as arrays).
+
+        ModelError if a default that is a number or a string is of another type.
+        """
         for a in self.node.attribute:
             if a.name == name:
+                types = onnx_package.AttributeProto.AttributeType
+                expected = ATTRIBUTES.get(type(default), a.type)
+                if a.type != expected:
+                    found, wanted = types.Name(a.type), types.Name(expected)
+                    raise ModelError(f"{self.label}: attribute {name!r} is of type {found}, not {wanted}")
                 value = onnx_package.helper.get_attribute_value(a)
                 if a.type == onnx_package.AttributeProto.STRING:
                     return value.decode()

@@ -121,7 +121,8 @@ def fused_conv(c: NodeContext, x: str, w: str, bias: str | None = None, added: s
 
 @microsoft("FusedGemm")
 def fused_gemm(c: NodeContext, a: str, b: str, bias: str | None = None):
-    params = [c.attr(f"activation_{letter}") for letter in ("alpha", "beta", "gamma")]
+    names = PARAMETERS.get(c.attr("activation", ""), ("", ("alpha", "beta")))[1]
+    params = [c.attr(f"activation_{name}") for name in names]
     return fused_activation(c, standard(c, "Gemm", 13, a, b, bias), params)
 
 

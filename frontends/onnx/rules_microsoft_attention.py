@@ -57,7 +57,7 @@ def self_attention(
         k, v = (c.one(Concat(2), halved(c, past, n), new) for n, new in enumerate((k, v)))
     stacked = [c.one(Reshape((1, *c.type(t).dims)), t) for t in (k, v)] if c.wants(1) else []
     present = c.one(Concat(0), *stacked) if stacked else None
-    return attend(c, q, k, v, mask, added), present
+    return attend(c, q, k, v, mask, added, c.type(k).dims[2] - c.type(q).dims[2]), present
 
 
 @microsoft("MultiHeadAttention")
@@ -84,9 +84,11 @@ def multi_head_attention(
         starts = [sum(sizes[:n]) for n in range(3)]
         parts = [total(c, t, part(c, bias, 0, s, n)) for t, s, n in zip(parts, starts, sizes)]
     queries, keys, values = (t if c.type(t).rank == 4 else heads(c, t) for t in parts)
+    past = 0
     if past_k is not None and past_v is not None:
+        past = c.type(past_k).dims[2]
         keys, values = c.one(Concat(2), past_k, keys), c.one(Concat(2), past_v, values)
-    return attend(c, queries, keys, values, mask, added), keys, values
+    return attend(c, queries, keys, values, mask, added, past), keys, values
 
 
 @microsoft("RotaryEmbedding")
@@ -186,9 +188,9 @@ def by_head(c: NodeContext, x: str, count: int) -> str:
     return c.one(Reshape((batch, steps, count, width // count)), x)
 
 
-def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str | None) -> str:
+def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str | None, past: int = 0) -> str:
     """softmax(scale · q · kᵀ + mask + added) · v as [batch, steps, heads · size]; each of q, k and v is
-    [batch, heads, its steps, size]."""
+    [batch, heads, its steps, size]. Of the keys, `past` are of earlier steps."""
     batch, count, steps, size = c.type(q).dims
     length = c.type(k).dims[2]
     narrow, number = c.type(q).dtype.name, np.float32  # what is masked leaves the range of f16
@@ -202,7 +204,8 @@ def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str 
         hidden = c.const(np.array(c.attr("mask_filter_value", -1e4), number))
         terms.append(c.one(Where(), visible, c.const(np.array(0, number)), hidden))
     if c.attr("unidirectional", 0):
-        later = np.triu(np.full((steps, length), np.finfo(number).min, number), length - steps + 1)
+        later = np.triu(np.full((steps, length), np.finfo(number).min, number), past + 1)
+        later[-1:] = 0  # the last step sees all, in onnxruntime, even if there are more keys
         terms.append(c.const(later))
     shares = c.one(Cast(narrow), c.one(Softmax(3), total(c, scores, *terms)))
     result = c.one(MatMul(), shares, v)

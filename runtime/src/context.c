@@ -139,14 +139,13 @@ void *burnish_device_data(burnish_context *c, int32_t is_output, int32_t index) 
   return c->device->device_memory(c, (is_output ? h->input_count : 0) + (uint64_t)index);
 }
 
-/* Steps write outputs while others still read inputs. */
-static int32_t check_apart(burnish_context *c) {
+int32_t burnish_check_apart(burnish_context *c, uint64_t (*at)(const burnish_context *, uint64_t)) {
   uint32_t inputs = c->plan.header->input_count, all = inputs + c->plan.header->output_count;
   for (uint32_t o = inputs; o < all; o++)
     for (uint32_t i = 0; i < o; i++) {
-      const unsigned char *at = memory_of(c, o), *other = memory_of(c, i);
+      uint64_t mine = at(c, o), other = at(c, i);
       uint64_t bytes = c->plan.ios[o].nbytes, others = c->plan.ios[i].nbytes;
-      if (at && other && bytes && others && at < other + others && other < at + bytes)
+      if (mine && other && bytes && others && mine < other + others && other < mine + bytes)
         return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1,
                             "output %s overlaps %s %s in memory; give each its own",
                             c->plan.strings + c->plan.ios[o].name, i < inputs ? "input" : "output",
@@ -155,8 +154,12 @@ static int32_t check_apart(burnish_context *c) {
   return BURNISH_OK;
 }
 
+static uint64_t address_of(const burnish_context *c, uint64_t slot) {
+  return (uint64_t)(uintptr_t)memory_of(c, slot);
+}
+
 int32_t burnish_run(burnish_context *c) {
-  int32_t status = c->stale ? check_apart(c) : BURNISH_OK;
+  int32_t status = c->stale ? burnish_check_apart(c, address_of) : BURNISH_OK;
   return status ? status : c->device->run(c);
 }
 

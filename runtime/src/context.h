@@ -81,6 +81,10 @@ void burnish_context_free(burnish_context *context);
  * none. */
 void *burnish_context_memory(burnish_context *context, uint64_t slot);
 
+/* Fails where an output shares memory with another input or output: steps write outputs while others still read
+ * inputs. `at` says where each lies; 0 is nowhere yet. */
+int32_t burnish_check_apart(burnish_context *context, uint64_t (*at)(const burnish_context *, uint64_t slot));
+
 /* Zeroed, aligned to 128 bytes; for tables. free() takes it. */
 void *burnish_array(uint64_t count, size_t size);
 

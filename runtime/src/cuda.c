@@ -331,6 +331,11 @@ static int32_t find_device(burnish_context *c, const void *memory, int32_t *devi
   return code ? burnish_cuda_failed(&c->error, "cuPointerGetAttribute", code) : BURNISH_OK;
 }
 
+static uint64_t used_by(const burnish_context *c, uint64_t slot) {
+  const cuda_state *s = c->state;
+  return s->used[slot];
+}
+
 /* Where the inputs and outputs lie from now on. Graphs refer to the device's memory alone. */
 static int32_t resolve(burnish_context *c) {
   cuda_state *s = c->state;
@@ -352,8 +357,9 @@ static int32_t resolve(burnish_context *c) {
     s->used[i] = used;
     s->resident[i] = device >= 0;
   }
-  c->stale = 0;
-  return BURNISH_OK;
+  int32_t status = burnish_check_apart(c, used_by);
+  c->stale = status != BURNISH_OK;
+  return status;
 }
 
 /* Between the user's memory and the pinned one, where the user bound some. */
@@ -364,7 +370,7 @@ static void stage(burnish_context *c, int to_device) {
   for (uint64_t i = begin; i < end; i++) {
     void *user = c->ios[i].bound, *own = c->ios[i].own;
     size_t bytes = (size_t)c->plan.ios[i].nbytes;
-    if (user && bytes && !s->resident[i]) memcpy(to_device ? own : user, to_device ? user : own, bytes);
+    if (user && user != own && bytes && !s->resident[i]) memcpy(to_device ? own : user, to_device ? user : own, bytes);
   }
 }
 

@@ -169,14 +169,24 @@ static int32_t build_failed(const loaded_module *m, int32_t code, burnish_error 
   return status;
 }
 
-static program_key key_of(code_view code, cl_device device) {
+/* Those of the code, and that quotients and roots are rounded as everywhere else, where the device can do that:
+ * an integer that is rounded from a quotient may differ by one otherwise. */
+static const char *options_of(code_view code, cl_device device, char *text, size_t bytes) {
+  uint64_t able = 0;
+  cl.clGetDeviceInfo(device, CL_DEVICE_SINGLE_FP_CONFIG, sizeof able, &able, NULL);
+  snprintf(text, bytes, "%s%s", code.strings + code.header->options,
+           able & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "");
+  return text;
+}
+
+static program_key key_of(code_view code, cl_device device, const char *options) {
   char platform_name[256] = "", name[256] = "", driver[256] = "";
   cl_platform platform = NULL;
   cl.clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL);
   cl.clGetPlatformInfo(platform, CL_PLATFORM_VERSION, sizeof platform_name - 1, platform_name, NULL);
   cl.clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof name - 1, name, NULL);
   cl.clGetDeviceInfo(device, CL_DRIVER_VERSION, sizeof driver - 1, driver, NULL);
-  const char *parts[] = {platform_name, name, driver, code.strings + code.header->options};
+  const char *parts[] = {platform_name, name, driver, options};
   return burnish_program_key(code.source, (size_t)code.header->source_bytes, parts, 4);
 }
 
@@ -208,9 +218,10 @@ static void keep_program(const program_key *key, const loaded_module *m) {
 
 static int32_t build_program(const burnish_image *image, loaded_module *m, burnish_error *error) {
   code_view code = burnish_code_view(image->code);
-  const char *source = code.source, *options = code.strings + code.header->options;
+  char text[1024];
+  const char *source = code.source, *options = options_of(code, m->device, text, sizeof text);
   const size_t bytes = (size_t)code.header->source_bytes;
-  const program_key key = key_of(code, m->device);
+  const program_key key = key_of(code, m->device, options);
   int32_t status;
   if (build_cached(&key, options, m)) return BURNISH_OK;
   m->program = cl.clCreateProgramWithSource(m->context, 1, &source, &bytes, &status);

@@ -9,7 +9,7 @@ from pathlib import Path
 import burnish
 import pytest
 from burnish.compiler.target import TARGETS, Target, get_target
-from burnish.settings import OPENCL_CACHE
+from burnish.settings import GPU_POISON, OPENCL_CACHE
 
 from ..conftest import is_required
 from .cuda_model import gather
@@ -17,11 +17,12 @@ from .device import cuda_targets, queue
 from .fake_driver import NVCC, FakeDriver, build, has_real_driver
 
 
-@pytest.fixture(scope="session", autouse=True)
-def keep_no_programs() -> Iterator[None]:
-    """In the user's cache folder."""
+@pytest.fixture(scope="module", autouse=True)
+def settings() -> Iterator[None]:
+    """No programs in the user's cache folder, and memory of GPUs that is not zero at first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(OPENCL_CACHE.name, "0")
+        patch.setenv(GPU_POISON.name, "1")
         yield
 
 

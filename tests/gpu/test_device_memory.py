@@ -135,6 +135,13 @@ def test_what_does_not_fit_is_refused(driver, saved, on_device):
     context.bind_input("x", part)
     with pytest.raises(InputError, match="x begins at an address that is no multiple of 16 bytes"):
         context.run()
+    context.bind_input("x", context.device_output("z"))
+    for _ in range(2):
+        with pytest.raises(InputError, match="output z overlaps input x in memory"):
+            context.run()
+    context.bind_input("x", X)
+    context.run()
+    check({name: context.output(name) for name in ("y", "z")})
 
 
 def test_modules_for_cpus_refuse_memory_of_a_gpu(driver, saved, on_device):

@@ -59,6 +59,14 @@ def added(g, x, operand):
     return g.one(Binary("add"), conv(g, x), operand)
 
 
+def combined(g, a, b):
+    return g.one(Binary("mul"), g.one(Binary("sub"), a, b), g.one(Binary("add"), a, b))
+
+
+def nested(g, a, b):
+    return g.one(Binary("sub"), a, g.one(Binary("mul"), g.one(Binary("add"), a, b), b))
+
+
 def corner(g, r):
     return g.one(Unary("neg"), g.one(Slice((0, 0, 0, 0), (1, 4, 1, 1), (1, 1, 1, 1)), r))
 
@@ -78,6 +86,16 @@ CASES = {
     "an operand that broadcasts": (lambda g, x, r: added(g, x, corner(g, r)), [2, 2]),
     "others that are computed before": (lambda g, x, r: gated_by_another(g, conv(g, x), r), [1, 6]),
     "something costly twice": (lambda g, x, r: squared(g, conv(g, x)), [1, 3]),
+    "something costly squared": (
+        lambda g, x, r: g.one(Binary("mul"), *[g.one(Unary("tanh"), conv(g, x))] * 2),
+        [1, 2],
+    ),
+    "something costly read once by what uses it twice": (
+        lambda g, x, r: g.one(Unary("mish"), g.one(Unary("gelu"), conv(g, x))),
+        [3],
+    ),
+    "two products": (lambda g, x, r: combined(g, conv(g, x), conv(g, r)), [1, 4]),
+    "two products, one of which is read earlier": (lambda g, x, r: nested(g, conv(g, x), conv(g, r)), [1, 4]),
     "a sum": (lambda g, x, r: normalised(g, conv(g, x)), [1, 2]),
     "two results": (lambda g, x, r: (lambda y: (silu(g, y), g.one(Unary("relu"), y)))(conv(g, x)), [1, 2, 1]),
     "an output between": (lambda g, x, r: (lambda y: (y, silu(g, y)))(conv(g, x)), [1, 2]),
