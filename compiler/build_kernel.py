@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,10 @@ from .ir.loops import Program
 from .kernel_task import Config, KernelTask
 from .lower.lower import lower
 from .target import Target
+
+DEPTH = 4000
+"""Of Python's calls. Expressions are as deep as the functions that a kernel computes one of the other."""
+sys.setrecursionlimit(max(sys.getrecursionlimit(), DEPTH))
 
 
 @dataclass(frozen=True)

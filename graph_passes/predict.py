@@ -143,6 +143,8 @@ class PredictedCost:
     def _convolution(self, graph: Graph, op: FusedOp, conv: Node, decision: Decision) -> float:
         weights = op.graph.types[conv.inputs[1] or ""]
         out = op.graph.types[conv.outputs[0]]
+        if not out.size:
+            return 0.0
         products = out.size * weights.size / weights.dims[0]
         assert isinstance(conv.op, Conv)
         extents = (op.graph.types[conv.inputs[0] or ""].dims[2:], out.dims[2:], weights.dims[2:])

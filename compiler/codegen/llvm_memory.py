@@ -9,7 +9,7 @@ from ...errors import InternalError
 from ..ir import affine
 from ..ir.affine import Linear
 from ..ir.loops import Buffer
-from ..ir.scalar import Binary, Call, Expr, Load, Var, children
+from ..ir.scalar import Binary, Expr, Load, Var, is_data
 from ..ir.types import BOOL, I64, U8, DType
 from ..target import Target
 from .llvm_lanes import LaneLoads
@@ -148,7 +148,7 @@ class Memory(ABC):
         if form.terms == ((e, 1),) and isinstance(e, Binary):
             return self.binary(e)
         offset, terms, step = self.resolve(form)
-        flags = "" if any(_is_data(atom) for atom, _ in form.terms) else "nsw "
+        flags = "" if any(is_data(atom) for atom, _ in form.terms) else "nsw "
         lanes = self.vector[1] if self.vector and (step or any(v.lanes > 1 for v, _ in terms)) else 1
         total = self.sum_terms(terms, lanes, flags)
         if step:
@@ -221,9 +221,7 @@ class Memory(ABC):
     def load(self, e: Load) -> Value:
         buffer = self.buffers[e.tensor]
         if buffer.size == 0:
-            for index in e.index:
-                if self.touches_memory(index):
-                    self.expr(index)  # which may be out of range, and says so
+            self.check(e.index)
             return constant(0, e.type)
         offset, terms, step = self.resolve(self.flat(buffer, e.index))
         mask = self.mask if self.mask is not None and not self.inside(buffer, e.index) else None
@@ -359,9 +357,15 @@ class Memory(ABC):
         mtype = memory_type(BOOL, v.lanes)
         return f"{mtype} {self.fn.assign(f'zext {v.typed} to {mtype}', U8, v.lanes).text}"
 
+    def check(self, index: tuple[Expr, ...]) -> None:
+        """Nothing is there, but what is out of range says so."""
+        for e in index:
+            if self.touches_memory(e):
+                self.expr(e)
+
     def store(self, buffer: Buffer, idx: tuple[Expr, ...], v: Value) -> None:
         if buffer.size == 0:
-            return
+            return self.check(idx)
         for scope in self.scopes:
             scope.pop(("columns", buffer.name), None)
         if self.lane_loads:
@@ -419,13 +423,6 @@ class Memory(ABC):
         flag = self.fn.assign(f"icmp ne {one.typed}, 0", BOOL)
         wide = broadcast(self.fn, flag, mask.lanes)
         return self.fn.assign(f"and {mask.typed}, {wide.text}", BOOL, mask.lanes)
-
-
-def _is_data(e: Expr) -> bool:
-    """Whether an index expression depends on values that may be anything: then it may wrap around."""
-    if isinstance(e, Call) and e.op == "checked":
-        return False
-    return isinstance(e, Load) or any(_is_data(c) for c in children(e))
 
 
 def memory_suffix(dtype: DType, lanes: int) -> str:

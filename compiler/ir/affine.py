@@ -16,6 +16,7 @@ from .scalar import (
     binary,
     children,
     const,
+    is_data,
     rebuild,
 )
 from .types import BOOL, I64
@@ -112,6 +113,14 @@ def _atom_bounds(e: Expr, ranges: Mapping[str, Range]) -> Range:
     return -_BIG, _BIG
 
 
+def _difference(a: Expr, b: Expr, ranges: Mapping[str, Range]) -> Range:
+    """Bounds of a - b. What is read may be anything, and x + 1 less than x: so it does not cancel."""
+    if not (is_data(a) or is_data(b)):
+        return bounds(binary("sub", a, b), ranges)
+    (la, ha), (lb, hb) = bounds(a, ranges), bounds(b, ranges)
+    return max(la - hb, -_BIG), min(ha - lb, _BIG)
+
+
 def decide(e: Expr, ranges: Mapping[str, Range]) -> bool | None:
     """Whether a condition always or never holds; None if it depends."""
     match e:
@@ -127,7 +136,7 @@ def decide(e: Expr, ranges: Mapping[str, Range]) -> bool | None:
             x = decide(a, ranges)
             return None if x is None else not x
         case Binary(op=op, a=a, b=b) if op in COMPARE and a.dtype is I64:
-            lo, hi = bounds(binary("sub", a, b), ranges)
+            lo, hi = _difference(a, b, ranges)
             always = {
                 "lt": hi < 0,
                 "le": hi <= 0,
@@ -199,7 +208,7 @@ def _simplified(e: Expr, ranges: Mapping[str, Range], known: Known) -> Expr:
     if e.op in ("floordiv", "mod") and isinstance(e.b, Const) and int(e.b.value) > 0:
         return _divide(e.op, e.a, int(e.b.value), ranges)
     if e.op in ("min", "max"):
-        lo, hi = bounds(binary("sub", e.a, e.b), ranges)
+        lo, hi = _difference(e.a, e.b, ranges)
         if hi <= 0 or lo >= 0:
             return e.a if (hi <= 0) == (e.op == "min") else e.b
         return e
@@ -209,7 +218,9 @@ def _simplified(e: Expr, ranges: Mapping[str, Range], known: Known) -> Expr:
 
 
 def _divide(op: str, a: Expr, d: int, ranges: Mapping[str, Range]) -> Expr:
-    """a // d or a % d: the terms that d divides come out of the division."""
+    """a // d or a % d: the terms that d divides come out of the division, unless `a` may have wrapped."""
+    if is_data(a) and not -_BIG < bounds(a, ranges)[0] <= bounds(a, ranges)[1] < _BIG:
+        return Binary(op, a, const(d))
     form = linear(a)
     whole = Linear(form.offset // d, tuple((t, c // d) for t, c in form.terms if c % d == 0))
     rest = Linear(form.offset % d, tuple((t, c) for t, c in form.terms if c % d))

@@ -527,6 +527,16 @@ def guards(e: Expr) -> tuple[Expr, ...]:
     return found
 
 
+def is_data(e: Expr) -> bool:
+    """Whether it depends on values that are read and may be anything, so that its integers may wrap."""
+    found: bool | None = e.__dict__.get("_data")
+    if found is None:
+        checked = isinstance(e, Call) and e.op == "checked"
+        found = not checked and (isinstance(e, Load) or any(map(is_data, children(e))))
+        object.__setattr__(e, "_data", found)
+    return found
+
+
 def touches_memory(e: Expr) -> bool:
     """Whether computing it reads memory, or reports what is out of range."""
     return any(isinstance(x, Load) or (isinstance(x, Call) and x.op == "checked") for x in walk(e))

@@ -236,7 +236,7 @@ class GroupNormalization(Op):
 
         def body(*i: Expr) -> Expr:
             place = (i[0], i[1] // size)
-            p = i[1] // (channels // scale.shape[0])
+            p = i[1] // max(1, channels // max(1, scale.shape[0]))
             value = (s.cast(x[i], acc) - mean[place]) * inverse[place]
             return s.cast(value * s.cast(scale[p], acc) + s.cast(bias[p], acc), x.dtype)
 

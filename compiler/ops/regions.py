@@ -19,6 +19,8 @@ from .programs import allocated, get, nest, program_buffers, put, register
 from .shapes import fail, wide
 from .window import high, output_sizes, spatial_names
 
+MOST_SAMPLES = 1 << 14
+"""Of a bin along an axis: regions that are larger are no regions, but numbers that overflowed."""
 ROI, C, PH, PW, IY, IX = (Var(n) for n in ("roi", "c", "ph", "pw", "iy", "ix"))
 
 
@@ -27,9 +29,9 @@ class RoiAlign(Op):
     """Mean (or maximum) of bilinear samples in each of height × width bins of each region.
 
     Inputs x (batch, channels, h, w), rois (count, 4) as x1, y1, x2, y2, and the batch index of each.
-    `sampling` samples per bin and axis, 0: as many as the bin has elements. `shift` moves regions by
-    half an element. As in ONNX, the maximum is taken over the samples' four weighted neighbours, not
-    over their sums.
+    `sampling` samples per bin and axis, 0: as many as the bin has elements; more than MOST_SAMPLES are an
+    error of the run. `shift` moves regions by half an element. As in ONNX, the maximum is taken over the
+    samples' four weighted neighbours, not over their sums.
     """
 
     height: int = 1
@@ -122,7 +124,10 @@ class RoiAlign(Op):
             for n in (column, column + 2)
         )
         size = last - first if self.shift else s.maximum(last - first, 1.0)
-        count = s.const(self.sampling) if self.sampling else s.cast(s.call("ceil", get(side.bin)), I64)
+        count: Expr = s.const(self.sampling)
+        if not self.sampling:
+            found = s.maximum(s.cast(s.call("ceil", get(side.bin)), I64), 0)
+            count = s.call("checked", found, s.const(MOST_SAMPLES + 1))
         return put(side.start, first), put(side.bin, size / float(bins)), put(side.count, count)
 
     def _sample(self, x: Tensor, image: Expr, rows: _Side, columns: _Side) -> Expr:

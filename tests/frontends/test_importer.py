@@ -97,6 +97,37 @@ def test_outputs_that_are_inputs_constants_or_shared_are_copied():
     assert set(g.outputs) <= made
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (node("LayerNormalization", ["x", "x"], ["y"], name="n", axis=-1.0), "'axis' is of type FLOAT"),
+        (node("LayerNormalization", ["x", "x"], ["y"], name="n", epsilon="a"), "of type STRING, not FLOAT"),
+        (node("SequenceMap", ["x"], ["y"], name="map", body=graph([node("Neg", ["a"], ["b"])],
+              [value("a", (3,))], [value("b", (3,))])), "sequence"),
+    ],
+)  # fmt: skip
+def test_what_nobody_else_checks(wrong, says):
+    with pytest.raises(BurnishError, match=says) as caught:
+        run(model([wrong], [X], [untyped("y")]))
+    assert wrong.name in str(caught.value)
+
+
+def test_attributes_of_a_function_have_the_types_of_those_that_refer_to_them():
+    inner = node("Softmax", ["a"], ["b"])
+    inner.attribute.add(name="axis", type=onnx.AttributeProto.INT, ref_attr_name="at")
+    function = helper.make_function("own", "F", ["a"], ["b"], [inner], [helper.make_opsetid("", 20)], ["at"])
+    call = node("F", ["x"], ["y"], name="call", domain="own", at=1.0)
+    with pytest.raises(ModelError, match="attribute 'axis' is of type INT, but its function is given FLOAT"):
+        run(model([call], [X], [Y], functions=[function], domains=["own"]))
+
+
+def test_products_of_three_constants_are_taken_in_pairs():
+    names = ["a", "b", "c"]
+    nodes = [node("Einsum", names, ["s"], equation="a,b,c->"), node("Mul", ["x", "s"], ["y"])]
+    _, out = run(model(nodes, [X], [Y], [weight(n, np.full(20_000, 1e-4)) for n in names]))
+    np.testing.assert_allclose(out["y"], ARRAY * 8, rtol=1e-4)
+
+
 def test_values_that_are_two_outputs_of_a_branch():
     branch = graph([node("Relu", ["x"], ["t"])], [], [untyped("t"), untyped("t")])
     nodes = [node("If", ["c"], ["a", "b"], then_branch=branch, else_branch=branch)]
@@ -359,6 +390,43 @@ class TestControlFlow:
         del m.graph.output[1]
         np.testing.assert_array_equal(run(m)[1]["y"], ARRAY)
 
+    def test_the_iteration_and_the_condition_have_the_ranks_that_the_body_declares(self):
+        body = graph(
+            [node("Gather", ["table", "i"], ["row"]), node("Identity", ["cond"], ["go"])],
+            [value("i", (1,), I64), value("cond", (1,), TensorProto.BOOL)],
+            [value("go", (1,), TensorProto.BOOL), value("row", (1, 3))],
+        )
+        loop = node("Loop", ["count", ""], ["rows"], body=body)
+        weights = [weight("count", 2, np.int64), weight("table", ARRAY)]
+        _, out = run(model([loop, node("Neg", ["x"], ["y"])], [X], [Y, untyped("rows")], weights))
+        np.testing.assert_array_equal(out["rows"], ARRAY[:, None])
+
+    def test_iterations_of_loops_in_loops_are_counted(self):
+        cond, step, held = value("c", (), TensorProto.BOOL), value("i", (), I64), value("v", (2, 3))
+        body = graph([], [step, cond, held], [cond, held])
+        for _ in range(3):
+            inner = node("Loop", ["count", "c", "v"], ["w"], name="inner", body=body)
+            body = graph([inner], [step, cond, held], [cond, value("w", (2, 3))])
+        outer = node("Loop", ["count", "true", "x"], ["y"], name="outer", body=body)
+        m = model([outer], [X], [Y], [weight("count", 2000, np.int64), weight("true", True, np.bool_)])
+        with pytest.raises(ModelError, match="unfolds to more than"):
+            run(m)
+
+    def test_a_scan_over_more_than_its_inputs(self):
+        body = graph(
+            [node("Add", ["a", "b"], ["out"])], [value("a", (2,)), value("b", (2,))], [value("out", (2,))]
+        )
+        scan = node("Scan", ["x", "x"], ["y"], name="scan", body=body, num_scan_inputs=5)
+        with pytest.raises(ModelError, match="num_scan_inputs is 5, but it has 2 inputs"):
+            run(model([scan], [X], [untyped("y")]))
+
+    def test_of_no_iterations_but_huge_sizes(self):
+        m = self.loop("")
+        m.graph.initializer[0].CopyFrom(weight("count", 0, np.int64))
+        m.graph.node[0].attribute[0].g.output[2].CopyFrom(value("s", (1 << 40, 1 << 40)))
+        with pytest.raises(ModelError, match=r"\(Loop\)"):
+            run(m)
+
     def test_a_scan_is_unrolled(self):
         body = graph(
             [node("Add", ["state", "part"], ["next"]), node("Mul", ["next", "part"], ["out"])],
@@ -375,6 +443,13 @@ class TestControlFlow:
 
 
 class TestExternalData:
+    def test_a_location_that_is_no_text(self, tmp_path):
+        path = self.saved(tmp_path, "@@.bin")
+        data = Path(path).read_bytes()
+        Path(path).write_bytes(data.replace(b"@@", b"\xff\xfe"))
+        with pytest.raises(ModelError, match="not UTF-8"):
+            import_onnx(path)
+
     def saved(self, folder, location="w.bin", data=None, **entries) -> str:
         w = TensorProto(name="w", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL)
         for key, entry in {"location": location, **entries}.items():

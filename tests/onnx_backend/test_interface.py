@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import onnx
 import pytest
@@ -47,6 +50,39 @@ def test_a_static_model_is_compiled_once_and_at_once():
     outputs = rep.run([X, np.array([3, 2])])
     assert rep.run({"s": np.array([3, 2]), "x": X}) == outputs == (np.float32(1), np.float32(-1))
     assert list(compile.fed) == ["x", "s"]
+
+
+def test_what_is_compiled_in_is_no_input():
+    compile = Recorder(wants=("s",))
+    rep = onnx_backend.BurnishRep(STATIC, compile, values={"s": np.array([3, 2])})
+    rep.run([X])
+    assert list(compile.fed) == ["x"] and len(compile.calls) == 1
+
+
+def test_first_runs_of_several_threads():
+    both = threading.Barrier(2)
+
+    class Slow(Recorder):
+        def __call__(self, model, **options):
+            time.sleep(0.05)
+            return super().__call__(model, **options)
+
+    rep = onnx_backend.BurnishRep(model(("x", 1, ("n", 3)), ("s", I64, (2,))), Slow(wants=("s",)))
+    failed = []
+
+    def run():
+        both.wait()
+        try:
+            rep.run([X, np.array([3, 2])])
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed and len(rep._modules) == 1
 
 
 def test_inputs_that_decide_shapes_are_compiled_in_once_per_value():

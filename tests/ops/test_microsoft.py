@@ -67,6 +67,7 @@ FUSED = [
     own("FusedConv", (*CONV[:2], None, f32(1, 6, 5, 4)), activation="Tanh"),
     own("FusedGemm", (f32(4, 3), f32(5, 4), f32(5)), transA=1, transB=1, alpha=0.5, activation="Relu"),
     own("FusedGemm", (f32(3, 4), f32(4, 5)), activation="LeakyRelu", activation_alpha=0.1),
+    own("FusedGemm", (f32(3, 4), f32(4, 5)), activation="Selu", activation_alpha=0.7, activation_gamma=2.0),
 ]
 TABLES = f32(30, 12), f32(9, 12), f32(2, 12)
 WORDS, SEGMENTS = RNG.integers(0, 30, (2, 5)).astype(np.int32), RNG.integers(0, 2, (2, 5)).astype(np.int32)
@@ -102,6 +103,10 @@ ATTENTION = [
     own("Attention", (*PROJECTED, None, None, f32(2, 3, 5, 5)), **SELF),
     own("Attention", (X, f32(12, 30), f32(30)), **SELF, qkv_hidden_sizes=[12, 12, 6]),
     own("MultiHeadAttention", (QUERY, KEY, VALUE), **SELF),
+    *(
+        own("MultiHeadAttention", (f32(2, n, 12), f32(2, m, 12), f32(2, m, 12)), **SELF, unidirectional=1)
+        for n, m in ((3, 5), (5, 3), (4, 4), (1, 4))
+    ),
     own("MultiHeadAttention", (QUERY, KEY, VALUE, BIAS), **SELF),
     own("MultiHeadAttention", (QUERY, KEY, VALUE, None, LONGER, f32(1, 3, 5, 7)), **SELF),
     own("MultiHeadAttention", (QUERY, KEY, VALUE, None, np.array([4, 7], np.int32)), **SELF),

@@ -1,0 +1,191 @@
+"""Small graphs that passes could tear apart, compiled for this machine, against their definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from burnish import pipeline
+from burnish.compiler.ir.graph import interpret
+from burnish.errors import RunError
+from burnish.frontends.onnx.importer import import_onnx
+from onnx import TensorProto, helper, numpy_helper
+
+RNG = np.random.default_rng(3)
+X = (1, 32, 12, 11)
+Build = Callable[[Callable[..., str]], str]
+
+
+def model(build: Build, inputs: dict[str, tuple[int, ...]], rename: dict[str, str]) -> onnx.ModelProto:
+    """`build` makes nodes: make(operator, *inputs, shape of weights or None, **attributes) → the result."""
+    nodes: list[onnx.NodeProto] = []
+    weights = []
+
+    def make(op: str, *operands: str, weight: tuple[int, ...] | None = None, **attributes: object) -> str:
+        given = [rename.get(name, name) for name in operands]
+        if weight:
+            array = (RNG.standard_normal(weight) / np.sqrt(np.prod(weight[1:]))).astype(np.float32)
+            name = f"w{len(weights)}"
+            weights.append(numpy_helper.from_array(array, rename.get(name, name)))
+            given.append(rename.get(name, name))
+        result = f"v{len(nodes)}"
+        nodes.append(helper.make_node(op, given, [rename.get(result, result)], **attributes))
+        return result
+
+    y = build(make)
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in inputs.items()]
+    graph = helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name=rename.get(y, y))], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def conv(make: Callable[..., str], x: str, out: int, channels: int) -> str:
+    return make("Conv", x, weight=(out, channels, 3, 3), pads=[1] * 4)
+
+
+def difference_of_squares(make):
+    a, b = conv(make, "x", 32, 32), conv(make, "x", 32, 32)
+    return make("Mul", make("Sub", a, b), make("Add", a, b))
+
+
+def nested(make):
+    a, b = conv(make, "x", 32, 32), conv(make, "x", 32, 32)
+    return make("Sub", a, make("Mul", make("Add", a, b), b))
+
+
+def greater(make):
+    a, b = conv(make, "x", 32, 32), conv(make, "x", 32, 32)
+    return make("Where", make("Greater", a, b), a, b)
+
+
+def squared(make):
+    t = make("Tanh", conv(make, "x", 32, 32))
+    return make("Mul", t, t)
+
+
+def masked(make):
+    return make("Mul", conv(make, "image", 32, 3), "mask")
+
+
+def logarithms(make):
+    """Of 24 channels: vectors of 16 are not full."""
+    inner = make("Log", make("Exp", make("Tanh", conv(make, "x", 24, 32))))
+    return conv(make, make("Div", inner, make("Exp", inner)), 64, 24)
+
+
+GRAPHS = [difference_of_squares, nested, greater, squared, masked, logarithms]
+INPUTS = {"x": X, "image": (1, 3, 12, 11), "mask": (1, 12, 11)}
+NAMES = {"v1": "v0@aBcd16b", "v2": "v0@plain", "w1": "w0@winograd4"}
+
+
+def check(m: onnx.ModelProto, **options: object) -> None:
+    feeds = {
+        i.name: RNG.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim]).astype(np.float32)
+        for i in m.graph.input
+    }
+    graph = import_onnx(m)
+    expected = interpret(graph, feeds)
+    found = pipeline.compile(m, threads=2, cache=False, **options).run(feeds)
+    for name in graph.outputs:
+        scale = np.abs(expected[name]).max()
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-3 * scale)
+
+
+@pytest.mark.parametrize("plan", ["global", "fixed"])
+@pytest.mark.parametrize("build", GRAPHS, ids=lambda build: build.__name__)
+def test_graphs(build: Build, plan: str) -> None:
+    wanted = ("image", "mask") if build is masked else ("x",)
+    check(model(build, {n: INPUTS[n] for n in wanted}, {}), plan=plan)
+
+
+@pytest.mark.parametrize("build", [difference_of_squares, logarithms], ids=lambda build: build.__name__)
+def test_names_as_layouts_and_packed_weights_have_them(build: Build) -> None:
+    check(model(build, {"x": X}, NAMES))
+
+
+@pytest.mark.parametrize(("shape", "bad"), [((1, 8), 5), ((1, 8), -2), ((0, 8), 0), ((2, 8), 2)])
+def test_indices_into_one_element_or_none_are_checked(shape: tuple[int, int], bad: int) -> None:
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
+        helper.make_tensor_value_info("i", TensorProto.INT64, (1,)),
+    ]
+    node = helper.make_node("Gather", ["x", "i"], ["y"], "pick")
+    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("y", 1, (1, 8))])
+    module = pipeline.compile(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), cache=False
+    )
+    x = np.ones(shape, np.float32)
+    with pytest.raises(RunError, match="node pick: an index is out of range"):
+        module.run({"x": x, "i": np.array([bad])})
+    if len(x):
+        np.testing.assert_array_equal(module.run({"x": x, "i": np.array([-1])})["y"], x[-1:])
+
+
+def test_integers_wrap_before_they_are_compared_and_divided() -> None:
+    nodes = [
+        helper.make_node("Add", ["x", "one"], ["more"]),
+        helper.make_node("Greater", ["more", "x"], ["greater"]),
+        helper.make_node("Max", ["more", "x"], ["most"]),
+        helper.make_node("Mul", ["x", "six"], ["product"]),
+        helper.make_node("Mod", ["product", "three"], ["rest"]),
+    ]
+    infos = [helper.make_tensor_value_info("x", TensorProto.INT64, (4,))]
+    outputs = [onnx.ValueInfoProto(name=n) for n in ("greater", "most", "rest")]
+    held = [numpy_helper.from_array(np.array(v), n) for n, v in (("one", 1), ("six", 6), ("three", 3))]
+    graph = helper.make_graph(nodes, "g", infos, outputs, held)
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    x = np.array([np.iinfo(np.int64).max, 2**62, -5, 7])
+    with np.errstate(over="ignore"):
+        expected = x + 1 > x, np.maximum(x + 1, x), (x * 6) % 3
+    found = pipeline.compile(m, cache=False).run({"x": x})
+    for have, want in zip(found.values(), expected):
+        np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.parametrize("far", [np.inf, 1e20, -np.inf])
+def test_regions_that_are_none_end(far: float) -> None:
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 2, 6, 6)),
+        helper.make_tensor_value_info("rois", TensorProto.FLOAT, (1, 4)),
+    ]
+    node = helper.make_node(
+        "RoiAlign", ["x", "rois", "zero"], ["y"], "align", output_height=2, output_width=2
+    )
+    held = [numpy_helper.from_array(np.array([0]), "zero")]
+    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name="y")], held)
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    module = pipeline.compile(m, cache=False)
+    feeds = {"x": np.ones((1, 2, 6, 6), np.float32), "rois": np.array([[0, 0, 4, 4]], np.float32)}
+    np.testing.assert_allclose(module.run(feeds)["y"], 1)
+    feeds["rois"][0, 2] = far
+    if far > 0:
+        with pytest.raises(RunError, match="node align"):
+            module.run(feeds)
+    else:
+        np.testing.assert_array_equal(module.run(feeds)["y"], 0)  # it has no elements
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "attributes"),
+    [
+        ("InstanceNormalization", [(2, 0, 4, 4), (0,), (0,)], {}),
+        ("Conv", [(1, 3, 8, 0), (4, 3, 1, 1)], {}),
+        ("Conv", [(1, 3, 8, 8), (0, 3, 3, 3)], {}),
+    ],
+)
+def test_nothing_in_nothing_out(op: str, shapes: list[tuple[int, ...]], attributes: dict) -> None:
+    held = [numpy_helper.from_array(np.zeros(s, np.float32), f"w{n}") for n, s in enumerate(shapes[1:])]
+    node = helper.make_node(op, ["x", *(w.name for w in held)], ["y"], **attributes)
+    infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shapes[0])]
+    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name="y")], held)
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    assert pipeline.compile(m, cache=False).run({"x": np.zeros(shapes[0], np.float32)})["y"].size == 0
+
+
+def test_chains_of_functions_as_long_as_kernels_may_be() -> None:
+    nodes = [helper.make_node("Exp" if n % 2 else "Neg", [f"v{n}"], [f"v{n + 1}"]) for n in range(48)]
+    nodes += [helper.make_node("Erf", [f"v{n}"], [f"v{n + 1}"]) for n in range(48, 72)]
+    infos = [helper.make_tensor_value_info("v0", TensorProto.FLOAT, (5,))]
+    graph = helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name="v72")])
+    check(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
