@@ -64,12 +64,12 @@ class BurnishRep(BackendRep):
         while True:
             values = {n: feed[n] for n in self._deciding}
             shapes = {n: a.shape for n, a in feed.items() if n not in values} if self._open else {}
-            options = dict(self._options)
-            shapes |= options.pop("shapes", None) or {}
-            values |= options.pop("values", None) or {}
             key = tuple((n, a.shape, a.tobytes()) for n, a in values.items()) + tuple(shapes.items())
             if key in self._modules:
                 return self._modules[key]
+            options = dict(self._options)
+            shapes |= options.pop("shapes", None) or {}
+            values |= options.pop("values", None) or {}
             try:
                 module = self._compile(self._model, values=values, shapes=shapes, **options)
             except NeedsValueError as error:
