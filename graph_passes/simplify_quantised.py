@@ -127,7 +127,7 @@ def _rounded(r: Rewriter, value: str) -> _Rounded | None:
         return None
     added = _function(r, cast.inputs[0], Binary, "add")
     zero = None if added is None else r.uniform(added.inputs[1])
-    if added is not None and r.type_of(added.inputs[0]).shape != r.type_of(added.outputs[0]).shape:
+    if added is not None and r.type_of(added.inputs[0] or "").shape != r.type_of(added.outputs[0]).shape:
         return None
     source = cast.inputs[0] if added is None or zero is None else added.inputs[0]
     rounded = _function(r, source, Unary, "round")

@@ -9,7 +9,7 @@ from ...errors import InternalError
 from ..ir import affine
 from ..ir.affine import Linear
 from ..ir.loops import Buffer
-from ..ir.scalar import Binary, Expr, Load, Var, is_data
+from ..ir.scalar import Binary, Expr, Load, Var, is_data, touches_memory
 from ..ir.types import BOOL, I64, U8, DType
 from ..target import Target
 from .llvm_lanes import LaneLoads
@@ -360,7 +360,7 @@ class Memory(ABC):
     def check(self, index: tuple[Expr, ...]) -> None:
         """Nothing is there, but what is out of range says so."""
         for e in index:
-            if self.touches_memory(e):
+            if touches_memory(e):
                 self.expr(e)
 
     def store(self, buffer: Buffer, idx: tuple[Expr, ...], v: Value) -> None:
