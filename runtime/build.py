@@ -113,10 +113,7 @@ def _root() -> Path:
 
 def _built(compiler: Compiler) -> Path:
     """The cache folder with the runtime's objects and library; made anew if the cache has been cleared."""
-    return _built_in(_root(), compiler)
-
-
-def _built_in(root: Path, compiler: Compiler) -> Path:
+    root = _root()
     folder = root / _key(compiler)
     if _is_whole(folder):
         return folder

@@ -370,7 +370,8 @@ static void stage(burnish_context *c, int to_device) {
   for (uint64_t i = begin; i < end; i++) {
     void *user = c->ios[i].bound, *own = c->ios[i].own;
     size_t bytes = (size_t)c->plan.ios[i].nbytes;
-    if (user && user != own && bytes && !s->resident[i]) memcpy(to_device ? own : user, to_device ? user : own, bytes);
+    if (user && user != own && bytes && !s->resident[i])
+      memcpy(to_device ? own : user, to_device ? user : own, bytes);
   }
 }
 
