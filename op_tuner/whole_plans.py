@@ -26,7 +26,7 @@ class PlanPair:
     first, other  names of both with their configs
     key           names of their kernels
     heard         records in which networks compared them on one machine
-    before        such records of the same kernels with other configs, the latest last
+    before        such records of other plans beside the same kernels, or with other configs; the latest last
     """
 
     first: str
@@ -42,8 +42,9 @@ class PlanPair:
 
     @property
     def given_up(self) -> bool:
-        """Whether the other one is not to be taken: it is refused, or was with the configs that were compared
-        last, and nothing is known of these."""
+        """Whether the other one is not to be taken: it is refused, or nothing is known of it, and what was
+        compared last, other kernels or the same with other configs, was refused. What is made from the same
+        times of kernels alone is as likely to be slower."""
         if self.heard or not self.before:
             return self.refused
         last = self.before[-1]
@@ -65,14 +66,16 @@ def plan_pair(
     """Of two plans by the tasks that they run, each as often as it runs; configs are what records say of such
     measurements (`evict`)."""
     plans = [list(first), list(other)]
-    key = " ".join([PLAN, *(_digest(task.digest for task in tasks) for tasks in plans)])
+    kernels = [_digest(task.digest for task in tasks) for tasks in plans]
     plain, name = (
         _digest(f"{task.digest} {_answers(records.pick_config(task, evict))}" for task in tasks)
         for tasks in plans
     )
     said = [r for r in records.of_plans if r.hardware == machine]
     heard = tuple(r for r in said if r.task == plain and r.config == {PLAN: name})
-    return PlanPair(plain, name, key, heard, tuple(r for r in said if r.key == key and r not in heard))
+    beside = f"{PLAN} {kernels[0]} "
+    before = tuple(r for r in said if r.key.startswith(beside) and r not in heard)
+    return PlanPair(plain, name, beside + kernels[1], heard, before)
 
 
 def _digest(lines: Iterable[str]) -> str:

@@ -355,6 +355,11 @@ def test_plans_are_compared_with_the_best_configs(task, records, first, refused)
     pair = network.pair()
     assert not pair.heard and not pair.refused, "with another config it is another plan"
     assert pair.given_up == refused, "until that is compared"
+    beside = plan_pair(tasks[0], [replace(task, name="another")], records, this_hardware())
+    assert not beside.heard and beside.key != pair.key and not beside.refused
+    assert beside.given_up == refused, "so are other kernels beside the same plan"
+    elsewhere = plan_pair([replace(task, name="another")], [task], records, this_hardware())
+    assert not elsewhere.before and not elsewhere.given_up
 
 
 def test_a_plan_that_fails_is_refused(task, records):
