@@ -179,7 +179,8 @@ def _join(
         nodes = [*group.nodes, node]
         if len(nodes) > MAX_NODES or len(_inputs(graph, nodes)) > MAX_INPUTS:
             continue
-        if group.kind == "anchor" and _inner_stages(graph, nodes) > max(1, _inner_stages(graph, group.nodes)):
+        inner = _inner_stages(graph, nodes) if group.kind == "anchor" else 0
+        if inner > 1 and inner > _inner_stages(graph, group.nodes):
             continue
         if best is None or _rank(group) > _rank(best):
             best = group

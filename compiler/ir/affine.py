@@ -219,8 +219,10 @@ def _simplified(e: Expr, ranges: Mapping[str, Range], known: Known) -> Expr:
 
 def _divide(op: str, a: Expr, d: int, ranges: Mapping[str, Range]) -> Expr:
     """a // d or a % d: the terms that d divides come out of the division, unless `a` may have wrapped."""
-    if is_data(a) and not -_BIG < bounds(a, ranges)[0] <= bounds(a, ranges)[1] < _BIG:
-        return Binary(op, a, const(d))
+    if is_data(a):
+        least, most = bounds(a, ranges)
+        if not -_BIG < least <= most < _BIG:
+            return Binary(op, a, const(d))
     form = linear(a)
     whole = Linear(form.offset // d, tuple((t, c // d) for t, c in form.terms if c % d == 0))
     rest = Linear(form.offset % d, tuple((t, c) for t, c in form.terms if c % d))

@@ -537,6 +537,11 @@ def is_data(e: Expr) -> bool:
     return found
 
 
+def checks(e: Expr) -> bool:
+    """Whether computing it reports an index that is out of range."""
+    return any(isinstance(x, Call) and x.op == "checked" for x in walk(e))
+
+
 def touches_memory(e: Expr) -> bool:
     """Whether computing it reads memory, or reports what is out of range."""
     return any(isinstance(x, Load) or (isinstance(x, Call) and x.op == "checked") for x in walk(e))

@@ -27,7 +27,7 @@ def drop_unit_axes(expr: TensorExpr) -> TensorExpr:
         for st in expr.stages
         for load in s.loads(st.body)
         for d, index in enumerate(load.index)
-        if any(isinstance(e, s.Call) and e.op == "checked" for e in s.walk(index))
+        if s.checks(index)
     }
     for name, type in expr.params:
         keep[name] = [d for d, e in enumerate(type.dims) if e != 1 or (name, d) in checked]

@@ -17,7 +17,7 @@ def compute_on_padding(sch: Schedule, nest: Nest, parent: Nest) -> None:
     body = nest.body[0]
     if not nest.guards or len(nest.body) != 1 or not isinstance(body, Store):
         return
-    if any(isinstance(e, s.Call) and e.op == "checked" for e in s.walk(body.value)):
+    if s.checks(body.value):
         return
     shapes = {b.name: b.shape for b in sch.params}
     ranges = {lp.var: (0, lp.extent - 1) for lp in (*parent.loops, *nest.loops)}

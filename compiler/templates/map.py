@@ -251,7 +251,7 @@ def _side(st: Stage, axis: str, shapes: Shapes, target: Target) -> int:
     if _whole(st, axis, side, shapes):
         return side
     ranges = st.ranges()
-    if any(may_leave(load, shapes[load.tensor], ranges) or _checks(load) for load in strided):
+    if any(may_leave(load, shapes[load.tensor], ranges) or s.checks(load) for load in strided):
         return 0
     return side
 
@@ -267,13 +267,9 @@ def _strided(st: Stage, axis: str, lanes: int, shapes: Shapes) -> list[Load]:
 
 def _whole(st: Stage, axis: str, lanes: int, shapes: Shapes) -> bool:
     """Whether all of the value may be computed in vectors along `axis`."""
-    if _checks(st.body):
+    if s.checks(st.body):
         return False
     return all(_stride(load, st, axis, lanes, shapes) in (0, 1) for load in s.loads(st.body))
-
-
-def _checks(e: Expr) -> bool:
-    return any(isinstance(x, s.Call) and x.op == "checked" for x in s.walk(e))
 
 
 def _with_tiles(st: Stage, plan: Plan, shapes: Shapes) -> list[Stage]:

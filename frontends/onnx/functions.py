@@ -10,6 +10,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 
 from ...compiler.ir.types import TensorType
 from ...errors import ModelError
+from .check import node_label
 
 
 def onnx_function(
@@ -70,8 +71,8 @@ def _bind(node: NodeProto, given: Mapping[str, AttributeProto]) -> None:
             if a.type not in (AttributeProto.UNDEFINED, value.type):
                 names = [AttributeProto.AttributeType.Name(t) for t in (a.type, value.type)]
                 raise ModelError(
-                    f"node {node.name or '/'.join(node.output)!r} ({node.op_type}): attribute {a.name!r} is "
-                    f"of type {names[0]}, but its function is given {names[1]}"
+                    f"{node_label(node)}: attribute {a.name!r} is of type {names[0]}, but its function is "
+                    f"given {names[1]}"
                 )
             value.name = a.name
             value.ClearField("ref_attr_name")
