@@ -49,7 +49,7 @@ class RunError(BurnishError):
     """A compiled module reported an error while running, such as an index out of range."""
 
 
-class NoMemoryError(RunError):
+class NoMemoryError(RunError, MemoryError):
     """A module, or a run of it, needs more memory than the machine or its GPU gives."""
 
 

@@ -86,7 +86,8 @@ class NetworkTurns:
 def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
     """Runs the best plan by times of kernels in turns with the one that is made without measuring, and keeps
     what the network says of it, that its module fails, too; where that was disturbed, once more. False where
-    nothing is to be compared, or the first one's module fails. InputError if this process cannot measure."""
+    nothing is to be compared, the first one's module fails, or memory is short. InputError if this process
+    cannot measure."""
     plans.solve()
     before = len(plans.pair().heard)
     for _ in range(before, COMPARISONS):
@@ -96,7 +97,7 @@ def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
         network = plans.seconds
         variants = [plans.recorded(), None]
         turns = NetworkTurns(plans, store)(variants, turning(2, network), limit(2, network))
-        if turns.failed == 1:
+        if turns.failed == 1 or turns.blameless:
             break
         times: PlanTimes = Measurement.failed(turns.error, turns.detail), None
         if turns.failed is None:

@@ -134,6 +134,8 @@ def tune(
     machine = get_target(target)
     alone = machine.gpu or (simulates(machine) and workers is None)
     count = thread_count(threads) or (1 if alone else host_threads())
+    if machine.gpu:
+        count = 1
     if workers is None and not simulates(machine):
         require_runnable(machine)
     if workers is None and simulates(machine) and count != 1:

@@ -201,8 +201,8 @@ def command(
         contestants += peers.find_cuda(names, precisions) if on_cuda else peers.find(names, tflite)
         for kind in () if isinstance(gpu, str) else precisions:
             if tuning:
-                how = {**tuning, "records": records, "target": target, "precision": kind}
-                took[kind].update(_tune(networks, threads, **how))
+                how = {**tuning, "records": records, "precision": kind}
+                took[kind].update(_tune(networks, threads, target, **how))
             if measure and machine.gpu:
                 measured = partial(own, measure=True, records=records, precision=kind)
                 _measure_ahead(networks, threads, measured)
@@ -332,18 +332,21 @@ def _measure_ahead(networks: Networks, threads: Sequence[int], own: Callable[...
                 own(model, threads=count)
 
 
-def _tune(networks: Networks, threads: Sequence[int], **how: Any) -> dict[tuple[str, int], float]:
-    """Seconds that it took, by network and threads."""
+def _tune(
+    networks: Networks, threads: Sequence[int], target: str, **how: Any
+) -> dict[tuple[str, int], float]:
+    """Seconds that it took, by network and threads; a GPU's kernels are the same for all."""
+    gpu = get_target(target).gpu is not None
     console = Console(stderr=True)
     took = {}
     for name, model in networks:
-        for count in threads:
+        for count in threads[:1] if gpu else threads:
             with show_progress(console) as progress:
-                found = tune(model, threads=count, progress=progress, announce=announce, **how)
+                found = tune(model, target=target, threads=count, progress=progress, announce=announce, **how)
             said = f"tuned {name} for {count} thread{'s' * (count > 1)} in {found.seconds:.0f} s"
             said += f": {_speed(found)}; {found.spent}"
             console.print(said, highlight=False, soft_wrap=True, markup=False)
-            took[name, count] = found.seconds
+            took |= {(name, n): found.seconds for n in (threads if gpu else (count,))}
             if found.interrupted:
                 raise KeyboardInterrupt
     return took

@@ -28,6 +28,8 @@ from .peers.base import least_tolerance
 
 ENOUGH = 2e9
 """FLOP in the runs of a peer: starting Python differs by some million instructions between two processes."""
+MOST = 10_000
+"""Runs of a peer: of a smaller model all work is in the call, and a call of Python takes milliseconds there."""
 KINDS = ("instructions", "fmla", "arithmetic", "vector_loads", "vector_stores")
 
 
@@ -101,7 +103,8 @@ def count(
             network = Network(title, model)
             inputs = random_inputs(model, seed)
             expected = reference_outputs(network, inputs)
-            rows, more = [], max(runs, math.ceil(ENOUGH / (nominal_flops(network, inputs) or ENOUGH)))
+            enough = math.ceil(ENOUGH / (nominal_flops(network, inputs) or ENOUGH))
+            rows, more = [], max(runs, min(enough, MOST))
             for peer in contestants:
                 progress(f"{title}: counting {peer.name}")
                 rows.append(_count(peer, network, inputs, expected, emulation, more))

@@ -62,7 +62,7 @@ def command(
         check_writable(html)
     check_different(html, records, Path(model))
     machine = get_target(target)
-    workers = threads or (1 if machine.gpu else host_threads())
+    workers = 1 if machine.gpu else threads or host_threads()
     source = find_source(model, dims, only_model=True, values=values)
     graph = import_onnx(source.model, shapes=shapes, dims=dims)
     graph = optimise(graph, machine, workers, stop_after="fuse")

@@ -12,6 +12,7 @@ import click
 from ..errors import InputError
 from ..op_tuner import device
 from ..op_tuner.cores import pin
+from ..op_tuner.hardware import this_hardware
 from ..op_tuner.workers import LOOPBACK, checked_address, distributed, serve
 
 
@@ -43,6 +44,7 @@ def command(scheduler, listen, host, cores):
         checked_address(scheduler)
     distributed()
     if cores is not None:
+        this_hardware()  # as it is, not as a process sees it that keeps to some cores
         pin(_cpus(cores))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     measuring = device.start()

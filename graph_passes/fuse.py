@@ -20,6 +20,7 @@ from ..compiler.ir.types import TensorType
 from ..compiler.ops.base import Op
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.movement import Identity, Reshape
+from ..compiler.schedule.rewrite_expr import inline
 from ..compiler.templates.common import inline_cheap
 
 MAX_NODES = 24
@@ -179,6 +180,8 @@ def _join(
         nodes = [*group.nodes, node]
         if len(nodes) > MAX_NODES or len(_inputs(graph, nodes)) > MAX_INPUTS:
             continue
+        if kind == "map" and not _keeps_checks(graph, group.nodes, node):
+            continue
         inner = _inner_stages(graph, nodes) if group.kind == "anchor" else 0
         if inner > 1 and inner > _inner_stages(graph, group.nodes):
             continue
@@ -230,10 +233,28 @@ def _one_pass(graph: Graph, nodes: list[Node]) -> bool:
 
 def _inner_stages(graph: Graph, nodes: list[Node]) -> int:
     """That are kept for the last one: the anchor's, and what is costly and would be computed twice."""
-    op = _fused_node(graph, _Group(nodes, "anchor", nodes[-1].outputs[0])).op
-    inputs = tuple(graph.types[value] for value in _inputs(graph, nodes))
-    expr = inline_cheap(expression(op, inputs))
+    expr = inline_cheap(_expression(graph, nodes, "anchor"))
     return sum(1 for st in expr.stages if st.name not in expr.outputs)
+
+
+def _keeps_checks(graph: Graph, before: list[Node], node: Node) -> bool:
+    """Whether an operator that checks indices still checks all of them where it is computed with those before
+    it: one that repeats its only row reads that one, whatever the index."""
+    own = _checks(graph, [node])
+    return not own or _checks(graph, [*before, node]) >= own + _checks(graph, before)
+
+
+def _checks(graph: Graph, nodes: list[Node]) -> int:
+    """How many different indices the last one's result checks, if nothing is kept on the way."""
+    if not all(node.op.has("compute") for node in nodes):
+        return 0
+    expr = inline(_expression(graph, nodes, "map"), lambda st: True)
+    return len({x for st in expr.stages for x in s.walk(st.body) if isinstance(x, Call) and x.op == "checked"})
+
+
+def _expression(graph: Graph, nodes: list[Node], kind: str) -> TensorExpr:
+    op = _fused_node(graph, _Group(nodes, kind, nodes[-1].outputs[0])).op
+    return expression(op, tuple(graph.types[value] for value in _inputs(graph, nodes)))
 
 
 def _rank(group: _Group) -> tuple[bool, int]:
@@ -261,6 +282,8 @@ def _absorb_prologues(graph, group, group_of, groups, consumers) -> None:
         if len(group.nodes) + len(other.nodes) > MAX_NODES:
             continue
         if len(_inputs(graph, [*other.nodes, *group.nodes])) > MAX_INPUTS:
+            continue
+        if not _keeps_checks(graph, other.nodes, node):
             continue
         group.nodes = [*other.nodes, *group.nodes]
         for n in other.nodes:

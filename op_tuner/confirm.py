@@ -125,7 +125,7 @@ class Confirming:
                     yield self._plan_record(tasks, turns.rounds)
                 return
             wrong = Measurement.failed(turns.error, turns.detail)
-            if turns.failed == 0 and first:
+            if turns.failed == 0 and first and not turns.blameless:
                 yield plan_record(self.network.pair(), (wrong, None), tasks[0].task, *self._how)
                 return
             if turns.failed == 0:

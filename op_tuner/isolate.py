@@ -95,7 +95,7 @@ class Local:
             require_runnable(target)
             if target.gpu is None:
                 touching(target)
-                pacing(target)
+                pacing()
         cores = divide(self.threads)
         in_turn = alone or self._in_turn(cores)
         with keeping_to(cores.spare):

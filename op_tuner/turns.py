@@ -47,6 +47,7 @@ class Turns:
     error: str = ""
     detail: str = ""
     preparing: float = 0.0  # seconds
+    blameless: bool = False  # memory was short, or time was over while modules were made
 
 
 def take_turns(make: Make, count: int, *, threads: int, seconds: float, time_limit: float) -> Turns:
@@ -120,6 +121,8 @@ def heard(ending: Ending) -> Turns:
     if "done" in said:
         return Turns(rounds, preparing=preparing)
     error, detail = said.get("error", ending.error), said.get("detail", ending.detail)
-    if making and error == "timeout":
+    late = making and error == "timeout"
+    if late:
         last, detail = 0, f"the modules were not made within {ending.seconds:.0f} s"
-    return Turns(rounds, last, str(error), " ".join(str(detail).split())[:400], preparing)
+    detail = " ".join(str(detail).split())[:400]
+    return Turns(rounds, last, str(error), detail, preparing, late or error == "memory")

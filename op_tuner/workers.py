@@ -61,6 +61,7 @@ class Workers:
         except (OSError, ValueError, TimeoutError) as error:
             raise InputError(f"no dask scheduler at {address}: {error}") from None
         self._unable: dict[str, str] = {}  # why, by address
+        self._asked: dict[Any, list[str] | None] = {}  # the workers that alone may do it, by future
         self.device = self._agree(target or host())
         self.hardware = self.device.hardware
         self.spans = Spans()
@@ -72,7 +73,7 @@ class Workers:
     def __call__(
         self, candidates: Sequence[Candidate], alone: bool = False
     ) -> Generator[tuple[int, Measurement], None, None]:
-        """(position, measurement) of each; RunError if no worker is left."""
+        """(position, measurement) of each; RunError if no worker is left, or the scheduler ends."""
         if not candidates:
             return
         size = math.ceil(len(candidates) / max(1, len(self._addresses())))
@@ -88,24 +89,35 @@ class Workers:
                     for some in again:
                         parts[self._submit(part[some], alone)] = (first + some.start, part[some])
                     yield from ((first + n, result) for n, result in found)
+        except self._distributed.CancelledError:
+            parts.clear()
+            raise RunError(f"the scheduler at {self.address} has ended, or cannot be reached") from None
         finally:
-            self._client.cancel(list(parts), force=True)
+            self._asked.clear()
+            if parts:
+                self._client.cancel(list(parts), force=True)
 
     def _submit(self, candidates: Sequence[Candidate], alone: bool) -> Any:
         able = self._addresses() if self._unable else None
         if able == []:
             raise RunError(f"no worker is left at {self.address}: {'; '.join(set(self._unable.values()))}")
-        return self._client.submit(
+        future = self._client.submit(
             measure_on_worker,
             Request(candidates, alone, self.options, self.device),
             resources={RESOURCE: 1},
             workers=able,
             pure=False,
         )
+        self._asked[future] = able
+        return future
 
     def _heard(self, future: Any, count: int) -> tuple[list[tuple[int, Measurement]], list[slice]]:
         """Of `count` candidates the results, and the parts of them that are to be measured elsewhere, or each
         by itself, where they ended one worker after the other."""
+        del self._asked[future]
+        if not future.done():
+            future.cancel(force=True)
+            return [], [slice(0, count)]
         try:
             answer: Answer = future.result()
         except self._distributed.KilledWorker as error:
@@ -123,17 +135,21 @@ class Workers:
         return answer.results, []
 
     def _next(self, futures: list[Any]) -> list[Any]:
-        """Those that are done, one at least."""
+        """Those that are done, or whose workers have all left while others are there; one at least."""
         lonely: float | None = None
         while True:
             with self._client.as_current(), suppress(TimeoutError):
                 return list(self._distributed.wait(futures, _POLL, "FIRST_COMPLETED").done)
-            lonely = None if self._addresses() else lonely or time.monotonic()
+            there = set(self._addresses())
+            left = [f for f in futures if self._asked[f] is not None and not there.intersection(self._asked[f])]
+            if there and left:
+                return left
+            lonely = None if there else lonely or time.monotonic()
             if lonely is not None and time.monotonic() - lonely > LONELY:
                 raise RunError(f"no worker with a device is left at {self.address}")
 
     def _addresses(self) -> list[str]:
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        workers = self._client.scheduler_info(n_workers=-1).get("workers", {})
         return [a for a, info in workers.items() if RESOURCE in info["resources"] and a not in self._unable]
 
     def _agree(self, target: Target) -> Device:

@@ -37,7 +37,7 @@ class NcnnRunner(Runner):
 
         self.mats = []
         for index, name in enumerate(self.network.input_names):
-            array = np.ascontiguousarray(inputs[name])
+            array = np.asarray(inputs[name], order="C")
             if array.dtype == np.int64:
                 array = array.astype(np.int32)
             axis = self.batch_in.get(index)

@@ -25,7 +25,7 @@ class OnnxRuntimeRunner(Runner):
         self.binding = self.session.io_binding()
         keep = onnxruntime.OrtValue.ortvalue_from_numpy
         for name, array in inputs.items():
-            self.binding.bind_ortvalue_input(name, keep(np.ascontiguousarray(array)))
+            self.binding.bind_ortvalue_input(name, keep(np.asarray(array, order="C")))
         for name, array in self.bound.items():
             self.binding.bind_ortvalue_output(name, keep(array))
         run, binding = self.session.run_with_iobinding, self.binding

@@ -26,7 +26,7 @@ class OpenVinoRunner(Runner):
         for name, array in inputs.items():
             if name not in self.ports:
                 raise ToolError(f"openvino dropped the input '{name}', which no output depends on")
-            tensor = openvino.Tensor(np.ascontiguousarray(array), shared_memory=True)
+            tensor = openvino.Tensor(np.asarray(array, order="C"), shared_memory=True)
             self.request.set_tensor(self.ports[name], tensor)
             self.tensors.append(tensor)
         infer = self.request.infer

@@ -114,7 +114,7 @@ class TorchCudaRunner(Runner):
             self.torch.cuda.empty_cache()
 
     def _tensor(self, array: np.ndarray) -> Any:
-        tensor = self.torch.from_numpy(np.ascontiguousarray(array))
+        tensor = self.torch.from_numpy(np.asarray(array, order="C"))
         half = self.precision == "f16" and tensor.dtype == self.torch.float32
         return tensor.half() if half else tensor
 

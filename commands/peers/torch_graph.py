@@ -96,7 +96,7 @@ class _Writer:
 
     def buffer(self, array: np.ndarray) -> Value:
         name = f"c{len(dict(self.root.named_buffers()))}"
-        self.root.register_buffer(name, self.torch.tensor(np.ascontiguousarray(array).reshape(array.shape)))
+        self.root.register_buffer(name, self.torch.tensor(np.asarray(array, order="C")))
         return self.proxy(self.fx.get_attr(name))
 
     def shape(self, name: str) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class TorchRunner(Runner):
 
         # A setting of the whole process, which another torch contestant may have changed.
         torch.set_num_threads(self.threads)
-        arguments = [torch.from_numpy(np.ascontiguousarray(inputs[n])) for n in self.network.input_names]
+        arguments = [torch.from_numpy(np.asarray(inputs[n], order="C")) for n in self.network.input_names]
         call = self.call
         assert call is not None
 

@@ -21,6 +21,7 @@ from ..ir.scalar import (
     Select,
     Var,
     children,
+    is_data,
     walk,
 )
 from ..ir.types import BOOL, F16, F32, F64, I32, I64, DType
@@ -76,7 +77,7 @@ class Scalars(Words):
 
     def compare_indices(self, e: Binary) -> Value:
         offset, terms, step = self.resolve(self.difference(e))
-        if not terms:
+        if not (terms or is_data(e.a) or is_data(e.b)):
             lanes = self.vector[1] if self.vector else 1
             return mask_of([COMPARE[e.op](offset + step * n, 0) for n in range(lanes)])
         a, b = self.unify(self.expr(e.a), self.expr(e.b))

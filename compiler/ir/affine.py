@@ -79,13 +79,15 @@ def _collect(e: Expr, scale: int, terms: dict[Expr, int]) -> int:
 
 
 def bounds(e: Expr, ranges: Mapping[str, Range]) -> Range:
-    """The least and greatest value that `e` can take; unknown variables are unbounded."""
+    """The least and greatest value that `e` can take; unknown variables are unbounded, and what is read wraps."""
     form = linear(e)
     lo = hi = form.offset
     for atom, c in form.terms:
         a, b = _atom_bounds(atom, ranges)
         lo += a * c if c > 0 else b * c
         hi += b * c if c > 0 else a * c
+    if not -(1 << 63) <= lo <= hi < 1 << 63 and is_data(e):
+        return -_BIG, _BIG
     return max(lo, -_BIG), min(hi, _BIG)
 
 

@@ -5,6 +5,7 @@ y[n, c, h, w] with y: aBcd16b    →    y[n, c0, h, w, c1]   where c = 16·c0 + 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -114,6 +115,8 @@ def _finite_of_zeros(e: Expr) -> bool:
     """Whether it is a finite number for any constants, where all that is read is zero."""
     for x in s.walk(e):
         match x:
+            case s.Const(value=v):
+                finite = not x.dtype.is_float or math.isfinite(v)
             case s.Binary(op="div" | "mod" | "rem", b=divisor):
                 finite = not x.dtype.is_float or (isinstance(divisor, s.Const) and bool(divisor.value))
             case s.Binary(op="pow"):

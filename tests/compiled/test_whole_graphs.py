@@ -143,6 +143,51 @@ def test_integers_wrap_before_they_are_compared_and_divided() -> None:
         np.testing.assert_array_equal(have, want)
 
 
+@pytest.mark.parametrize("op", ["Add", "Expand", "Tile", "Concat"])
+def test_indices_behind_what_repeats_a_row_are_checked(op: str) -> None:
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 8)),
+        helper.make_tensor_value_info("i", TensorProto.INT64, (1,)),
+    ]
+    how = {"Add": ["x", "x"], "Expand": ["x", "sizes"], "Tile": ["x", "sizes"], "Concat": ["x"]}
+    sizes = np.array([4, 8] if op == "Expand" else [3, 1])
+    kept = [numpy_helper.from_array(sizes, "sizes")]
+    options = {"axis": 0} if op == "Concat" else {}
+    nodes = [helper.make_node(op, how[op], ["s"], **options), helper.make_node("Gather", ["s", "i"], ["y"], "pick")]
+    graph = helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name="y")], kept)
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    module = pipeline.compile(m, cache=False)
+    x = np.ones((1, 8), np.float32)
+    assert (module.run({"x": x, "i": np.array([-1])})["y"] == (2 if op == "Add" else 1)).all()
+    with pytest.raises(RunError, match=r"node .*pick.*: an index is out of range"):
+        module.run({"x": x, "i": np.array([7])})
+
+
+def test_what_wraps_is_not_bounded() -> None:
+    nodes = [
+        helper.make_node("Add", ["x", "one"], ["more"]),
+        helper.make_node("Greater", ["more", "x"], ["greater"]),
+        helper.make_node("Max", ["x", "zero"], ["positive"]),
+        helper.make_node("Add", ["positive", "one"], ["wrapped"]),
+        helper.make_node("Max", ["wrapped", "zero"], ["most"]),
+        helper.make_node("Max", ["x", "zero"], ["again"]),
+        helper.make_node("Add", ["again", "one"], ["other"]),
+        helper.make_node("Less", ["other", "zero"], ["less"]),
+    ]
+    infos = [helper.make_tensor_value_info("x", TensorProto.INT64, (4,))]
+    outputs = [onnx.ValueInfoProto(name=n) for n in ("greater", "most", "less")]
+    held = [numpy_helper.from_array(np.array(v), n) for n, v in (("one", 1), ("zero", 0))]
+    graph = helper.make_graph(nodes, "g", infos, outputs, held)
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    x = np.array([np.iinfo(np.int64).max, 2**62, -5, 7])
+    with np.errstate(over="ignore"):
+        more = np.maximum(x, 0) + 1
+        expected = x + 1 > x, np.maximum(more, 0), more < 0
+    found = pipeline.compile(m, cache=False).run({"x": x})
+    for have, want in zip(found.values(), expected):
+        np.testing.assert_array_equal(have, want)
+
+
 @pytest.mark.parametrize("far", [np.inf, 1e20, -np.inf])
 def test_regions_that_are_none_end(far: float) -> None:
     infos = [

@@ -12,7 +12,7 @@ from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.ops.base import Decomposer
 from burnish.compiler.ops.conv import Conv
-from burnish.compiler.ops.elementwise import Binary, Unary
+from burnish.compiler.ops.elementwise import Binary, Unary, Where
 from burnish.compiler.target import get_target
 from burnish.graph_passes.alternatives import Decision
 from burnish.graph_passes.fuse import fuse
@@ -29,11 +29,17 @@ def divided(g: Decomposer, x: str) -> str:
     return g.one(Binary("div"), x, g.const(RNG.uniform(1, 2, (CHANNELS, 1, 1)).astype(np.float32)))
 
 
+def above(g: Decomposer, x: str) -> str:
+    condition = g.one(Binary("gt"), x, g.const(np.array(0, np.float32)))
+    return g.one(Where(), condition, x, g.const(np.array(-np.inf, np.float32)))
+
+
 ENDS = {
     "log": lambda g, x: g.one(Unary("log"), x),
     "quotient": lambda g, x: g.one(Binary("div"), x, x),
     "channels": divided,
     "power": lambda g, x: g.one(Binary("pow"), x, g.const(np.array(-0.5, np.float32))),
+    "nothing": above,
     "root": lambda g, x: g.one(Unary("sqrt"), g.one(Binary("sub"), x, g.const(np.array(0.25, np.float32)))),
 }
 

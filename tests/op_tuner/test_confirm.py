@@ -21,7 +21,8 @@ from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 from burnish.op_tuner.turns import LEAST_ROUNDS, MOST_ROUNDS, Loaded, Turns, _order, take_turns
 from burnish.op_tuner.whole_plans import plan_pair
-from burnish.runtime.binding import StepTime
+from burnish.runtime import capi
+from burnish.runtime.binding import StepTime, raise_code
 
 from .tasks import double, hang, record
 
@@ -372,6 +373,18 @@ def test_a_plan_that_fails_is_refused(task, records):
     assert plan_pair(*tasks, Records(records.path, shipped=False), this_hardware()).refused
 
 
+@pytest.mark.parametrize("error", ["memory", "timeout"])
+def test_a_plan_is_not_refused_for_want_of_memory_or_time(task, records, error):
+    class Short(Plans):
+        def __call__(self, variants, seconds, time_limit):
+            return Turns([], 0, error, "there is none", blameless=True)
+
+    network = Short({}, 1.0, records, ([replace(task, name="first")], [task, task]))
+    found, _ = tuned(task, records, network, calls=1)
+    assert f"{error} of the network's module" in found.confirming.failure
+    assert not network.pair().heard and not records.in_networks(task)
+
+
 def test_a_plan_without_measuring_that_fails_leaves_the_others(task, records):
     class Failing(Plans):
         def __call__(self, variants, seconds, time_limit):
@@ -489,6 +502,19 @@ def test_no_module_is_to_blame_for_the_time_that_making_them_takes():
 
     found = take_turns(make, 2, threads=1, seconds=0.0, time_limit=0.5)
     assert (found.failed, found.error) == (0, "timeout") and "were not made within" in found.detail
+    assert found.blameless
+
+
+def test_no_module_is_to_blame_for_want_of_memory():
+    def make(n):
+        if n:
+            raise_code(capi.NO_MEMORY, "cannot allocate 1 GB")
+        return Loaded(Context(nothing), ["digest", ""])
+
+    found = take_turns(make, 2, threads=1, seconds=0.0, time_limit=5.0)
+    assert (found.failed, found.error, found.detail) == (1, "memory", "cannot allocate 1 GB")
+    assert found.blameless
+    assert not turns(nothing, lambda: [].pop()).blameless
 
 
 def test_slow_networks_have_the_time_that_their_rounds_take(task, records):

@@ -160,6 +160,42 @@ def test_a_worker_whose_measuring_process_has_ended_is_not_asked_again(site):
     measure.close()
 
 
+def test_what_is_asked_of_workers_that_end_is_asked_of_one_that_joins(site, monkeypatch):
+    second = site.begin()
+    measure = Workers(site.address, 1, seconds=0.002)
+    os.kill(server_of(site.pids[0]), signal.SIGKILL)
+    assert len(dict(measure([candidate(n) for n in (100, 101, 102)]))) == 3
+    submit, asked = measure._client.submit, []
+
+    def ending(*args, **how):
+        future = submit(*args, **how)
+        asked.append(how["workers"])
+        if second in site.pids:
+            os.kill(second, signal.SIGKILL)
+            os.waitpid(second, 0)
+            site.pids.remove(second)
+            site.begin()
+        return future
+
+    os.kill(second, signal.SIGSTOP)
+    monkeypatch.setattr(measure._client, "submit", ending)
+    assert dict(measure([candidate(103)]))[0].error is None
+    assert [len(workers) for workers in asked] == [1, 1] and asked[0] != asked[1]
+    measure.close()
+
+
+def test_a_scheduler_that_ends(site):
+    second = site.begin()
+    measure = Workers(site.address, 1, seconds=0.02)
+    ending = Thread(target=site.kill_when_it_has_measured, args=(site.pids[0],))
+    ending.start()
+    with pytest.raises(RunError, match=r"the scheduler at tcp://.* has ended, or cannot be reached"):
+        list(measure([candidate(n) for n in range(100, 140)]))
+    ending.join()
+    assert second in site.pids
+    measure.close()
+
+
 def test_a_worker_of_another_kind_that_joins_late_is_not_asked(site, monkeypatch):
     measure = Workers(site.address, 1, seconds=0.002)
     monkeypatch.setattr(device, "made_by", lambda: "0123 1.2.3")
