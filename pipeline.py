@@ -24,6 +24,7 @@ from .graph_passes.assign_layouts import assign_layouts, memory_of_plans
 from .graph_passes.fold import fold
 from .graph_passes.footprint import evicting_bytes
 from .graph_passes.fuse import fuse
+from .graph_passes.limit_operands import limit_operands
 from .graph_passes.make_plan import make_plan
 from .graph_passes.make_tasks import kernel_tasks, task_of
 from .graph_passes.multiply_bytes import multiply_bytes
@@ -167,6 +168,7 @@ def passes(
         "simplify": simplify,
         "convolve_transposed": convolve_transposed,
         "fold_again": fold,  # simplification moves arithmetic onto weights
+        "limit_operands": lambda graph: limit_operands(graph) if target.gpu else graph,
         "fuse": fuse,
         "assign_layouts": lambda graph: lay_out(graph, target, threads, options, costs),
     }

@@ -29,7 +29,7 @@ from .peers.base import least_tolerance
 ENOUGH = 2e9
 """FLOP in the runs of a peer: starting Python differs by some million instructions between two processes."""
 MOST = 10_000
-"""Runs of a peer: of a smaller model all work is in the call, and a call of Python takes milliseconds there."""
+"""Runs of a peer: more runs of smaller models are calls above all, and those of Python are slow there."""
 KINDS = ("instructions", "fmla", "arithmetic", "vector_loads", "vector_stores")
 
 

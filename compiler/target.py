@@ -204,12 +204,19 @@ def host() -> Target:
     return replace(best, name="host", cpu=cpu, features=(*best.features, *more), **caches)
 
 
+LEAST_BLOCK = 32  # threads of the smallest blocks that templates ask for
+
+
 @lru_cache(maxsize=1)
 def this_opencl() -> Target:
     """`opencl` with the limits of this machine's device, if there is one."""
     generic, device = TARGETS["opencl"], find_device()
     if device is None or generic.gpu is None:
         return generic
+    if device.block_threads < LEAST_BLOCK:
+        raise InputError(
+            f"target opencl: {device} runs work-groups of {device.block_threads}; expected {LEAST_BLOCK}"
+        )
     threads, shared = min(device.block_threads, 256), min(device.shared, 64 * KIB)
     gpu = replace(generic.gpu, units=device.units, block_threads=threads, shared=shared)
     return replace(generic, cpu=device.name, gpu=gpu)

@@ -86,6 +86,7 @@ def alternatives(
     anchor = next((n for n in op.graph.nodes if isinstance(n.op, (Conv, MatMul))), op.graph.nodes[0])
     data = anchor.inputs[0] or ""
     may_read = data in node.reads and may_move(graph, data, block)
+    may_write = graph.types[node.outputs[0]].dtype in MOVING
     for algorithm in ALGORITHMS.values():
         asked = algorithm.precision == precision != "f32"
         allowed = asked or (algorithm.precision == "f32" and algorithm.error <= accuracy)
@@ -94,7 +95,11 @@ def alternatives(
             continue
         if all(_may_pack(graph, op, op.graph.inputs[n]) for n in algorithm.weights(op, block)):
             pairs = algorithm.layouts(op, block)
-            found += [Decision(r, w, algorithm.name) for r, w in pairs if r is None or may_read]
+            found += [
+                Decision(r, w, algorithm.name)
+                for r, w in pairs
+                if (r is None or may_read) and (w is None or may_write)
+            ]
     return found
 
 

@@ -249,7 +249,9 @@ def _checks(graph: Graph, nodes: list[Node]) -> int:
     if not all(node.op.has("compute") for node in nodes):
         return 0
     expr = inline(_expression(graph, nodes, "map"), lambda st: True)
-    return len({x for st in expr.stages for x in s.walk(st.body) if isinstance(x, Call) and x.op == "checked"})
+    return len(
+        {x for st in expr.stages for x in s.walk(st.body) if isinstance(x, Call) and x.op == "checked"}
+    )
 
 
 def _expression(graph: Graph, nodes: list[Node], kind: str) -> TensorExpr:

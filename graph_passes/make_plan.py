@@ -154,8 +154,9 @@ def _place(
         if v not in graph.inputs and v not in graph.constants and v not in elsewhere
     ]
     offsets, arena = plan_memory([*held, *temps])
-    temp_offsets = {n: [offsets[f"{n}#{i}"] for i in range(len(k.temps))] for n, k in kernels.items()}
-    return offsets, temp_offsets, arena
+    of_temps = iter(offsets[len(held) :])
+    temp_offsets = {n: [next(of_temps) for _ in kernels[n].temps] for n in sorted(kernels)}
+    return {v.name: offset for v, offset in zip(held, offsets)}, temp_offsets, arena
 
 
 def _constants(graph: Graph, kernels: Mapping[int, Kernel], roots: Mapping[str, str]) -> dict[str, int]:

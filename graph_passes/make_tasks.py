@@ -12,6 +12,7 @@ from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.packed_recurrence import Packed
 from ..compiler.target import Target
 from ..compiler.templates.registry import algorithms
+from ..errors import InternalError
 from .views import find_views
 
 
@@ -25,6 +26,8 @@ def task_of(
         program = node.op.loops(types, graph.output_types(node))
         name = kernel_name(node, graph)
         results = graph.output_types(node)
+        if any(t and t.layout for t in (*types, *results)):
+            raise InternalError(f"node {node.name}: {name} takes plain operands, not {types} → {results}")
         task = KernelTask(
             name,
             None,
@@ -65,7 +68,10 @@ def task_of(
 
 
 def _same_memory(graph: Graph, node: Node, value: str) -> Layout | None:
-    """A plain (n, c, 1, 1) written from blocked inputs may as well be blocked: the bytes are the same."""
+    """A plain (n, c, 1, 1) written from blocked inputs may as well be blocked: the bytes are the same. But an
+    algorithm that was decided on has its layouts."""
+    if isinstance(node.op, FusedOp) and node.op.algorithm:
+        return None
     result = graph.types[value]
     layout = next(
         (t.layout for t in graph.input_types(node) if t and t.layout and t.rank == result.rank), None

@@ -14,17 +14,17 @@ ALIGNMENT = 64
 class Lifetime:
     """A value of `nbytes` that must be kept from step `first` to step `last`, both included."""
 
-    name: str
+    name: str  # of equally large ones that begin together the first goes first
     nbytes: int
     first: int
     last: int
 
 
-def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
+def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """(offset of each value, arena size) in bytes; offsets are multiples of 64."""
-    offsets: dict[str, int] = {}
+    offsets = [0] * len(lifetimes)
     placed: list[tuple[int, int, Lifetime]] = []  # (begin, end, value), by begin
-    for value in sorted(lifetimes, key=lambda v: (-v.nbytes, v.first, v.name)):
+    for n, value in sorted(enumerate(lifetimes), key=lambda v: (-v[1].nbytes, v[1].first, v[1].name)):
         size = max(ALIGNMENT, -(-value.nbytes // ALIGNMENT) * ALIGNMENT)
         offset = 0
         for begin, end, other in placed:
@@ -33,7 +33,7 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
             if offset + size <= begin:
                 break
             offset = max(offset, end)
-        offsets[value.name] = offset
+        offsets[n] = offset
         placed.append((offset, offset + size, value))
         placed.sort(key=lambda p: p[:2])
     return offsets, max((end for _, end, _ in placed), default=0)

@@ -221,5 +221,8 @@ def _whole(width: int, lost: float) -> float:
 
 def _taps_inside(size: int, outputs: int, kernel: int, stride: int, dilation: int, pad: int) -> float:
     """The share of a window's taps along one axis that do not fall on padding: only these are computed."""
-    at = np.arange(outputs)[:, None] * stride + np.arange(kernel) * dilation - pad
-    return float(((at >= 0) & (at < size)).mean()) if at.size else 1.0
+    if not outputs or not kernel:
+        return 1.0
+    first = np.arange(kernel) * dilation - pad  # where a tap begins
+    begin, end = (np.clip(-((first - at) // stride), 0, outputs) for at in (0, size))
+    return int(np.maximum(end - begin, 0).sum()) / (outputs * kernel)

@@ -50,6 +50,7 @@ class Rewriter:
         self.fired: Counter[str] = Counter()
         self._outputs = set(graph.outputs)
         self._readers = Counter(i for node in graph.nodes for i in node.reads)
+        self._tried: Counter[str] = Counter()  # numbers behind names
         self._alias: dict[str, str] = {}
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
@@ -87,14 +88,14 @@ class Rewriter:
     def emit(self, op: Op, *inputs: str | None, name: str = "") -> str:
         """A new node of one output; messages call it `name` (default: as the node that is replaced)."""
         (type,) = op.infer(*(None if i is None else self.types[i] for i in inputs))
-        value = fresh_name("rewritten", self.types)
+        value = fresh_name("rewritten", self.types, self._tried)
         self.types[value] = type
         self._pending.append(Node(op, inputs, (value,), name or self._name))
         return value
 
     def constant(self, array: np.ndarray, like: str) -> str:
         """A new constant, named after `like`."""
-        value = fresh_name(like, self.types)
+        value = fresh_name(like, self.types, self._tried)
         self.constants[value] = np.asarray(array, order="C")
         self.types[value] = TensorType(dtype_of(array), array.shape)
         return value

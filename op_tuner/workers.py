@@ -141,7 +141,9 @@ class Workers:
             with self._client.as_current(), suppress(TimeoutError):
                 return list(self._distributed.wait(futures, _POLL, "FIRST_COMPLETED").done)
             there = set(self._addresses())
-            left = [f for f in futures if self._asked[f] is not None and not there.intersection(self._asked[f])]
+            left = [
+                f for f in futures if self._asked[f] is not None and not there.intersection(self._asked[f])
+            ]
             if there and left:
                 return left
             lonely = None if there else lonely or time.monotonic()

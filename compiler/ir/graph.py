@@ -10,6 +10,7 @@ carry their arrays. Nodes are frozen; passes build new graphs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -99,11 +100,13 @@ class Graph:
         )
 
 
-def fresh_name(like: str, taken: Container[str]) -> str:
-    """`like` with the first number behind it that makes it new."""
-    n = 1
+def fresh_name(like: str, taken: Container[str], tried: Counter[str] | None = None) -> str:
+    """`like` with the first number behind it that makes it new; whoever asks often keeps those `tried`."""
+    n = 1 if tried is None else tried[like] + 1
     while f"{like}.{n}" in taken:
         n += 1
+    if tried is not None:
+        tried[like] = n
     return f"{like}.{n}"
 
 

@@ -133,7 +133,7 @@ def conjuncts(e: Expr) -> list[Expr]:
 
 
 def _comparison(cond: Expr, var: str) -> tuple[str, int, Expr] | None:
-    """(op, c, rest) of a condition c·var + rest op 0; None if it is not of that kind, or asks what is read."""
+    """(op, c, rest) of a condition c·var + rest op 0; None if it is not of that kind, or of what is read."""
     if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype is I64):
         return None
     if s.is_data(cond.a) or s.is_data(cond.b):

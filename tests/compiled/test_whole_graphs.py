@@ -36,6 +36,8 @@ def model(build: Build, inputs: dict[str, tuple[int, ...]], rename: dict[str, st
 
     y = build(make)
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in inputs.items()]
+    read = {name for node in nodes for name in node.input}
+    weights += [numpy_helper.from_array(array, name) for name, array in CONSTANTS.items() if name in read]
     graph = helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name=rename.get(y, y))], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
@@ -74,8 +76,36 @@ def logarithms(make):
     return conv(make, make("Div", inner, make("Exp", inner)), 64, 24)
 
 
-GRAPHS = [difference_of_squares, nested, greater, squared, masked, logarithms]
-INPUTS = {"x": X, "image": (1, 3, 12, 11), "mask": (1, 12, 11)}
+def positive(make):
+    """What a kernel of its own reads, which knows no layouts."""
+    return make("CumSum", make("Cast", make("Greater", conv(make, "wide", 64, 64), "zero"), to=7), "axis")
+
+
+def add_pooled(make):
+    """A sum over all of an image, and a result of one pixel in blocks of channels."""
+    pixel = make("Conv", "pixel", weight=(64, 16, 1, 1), group=4)
+    return make("Add", make("Conv", "square", weight=(64, 4, 7, 7), group=16), pixel)
+
+
+GRAPHS = {
+    difference_of_squares: "x",
+    nested: "x",
+    greater: "x",
+    squared: "x",
+    masked: "image mask",
+    logarithms: "x",
+    positive: "wide",
+    add_pooled: "pixel square",
+}
+INPUTS = {
+    "x": X,
+    "image": (1, 3, 12, 11),
+    "mask": (1, 12, 11),
+    "wide": (1, 64, 32, 32),
+    "pixel": (1, 64, 1, 1),
+    "square": (1, 64, 7, 7),
+}
+CONSTANTS = {"zero": np.array(0, np.float32), "axis": np.array(3)}
 NAMES = {"v1": "v0@aBcd16b", "v2": "v0@plain", "w1": "w0@winograd4"}
 
 
@@ -95,13 +125,15 @@ def check(m: onnx.ModelProto, **options: object) -> None:
 @pytest.mark.parametrize("plan", ["global", "fixed"])
 @pytest.mark.parametrize("build", GRAPHS, ids=lambda build: build.__name__)
 def test_graphs(build: Build, plan: str) -> None:
-    wanted = ("image", "mask") if build is masked else ("x",)
-    check(model(build, {n: INPUTS[n] for n in wanted}, {}), plan=plan)
+    check(model(build, {n: INPUTS[n] for n in GRAPHS[build].split()}, {}), plan=plan)
 
 
+@pytest.mark.parametrize(
+    "names", [NAMES, {f"v{n}": f"{n}#0" for n in range(9)}], ids=["layouts", "temporaries"]
+)
 @pytest.mark.parametrize("build", [difference_of_squares, logarithms], ids=lambda build: build.__name__)
-def test_names_as_layouts_and_packed_weights_have_them(build: Build) -> None:
-    check(model(build, {"x": X}, NAMES))
+def test_names_as_the_compiler_might_give_them(build: Build, names: dict[str, str]) -> None:
+    check(model(build, {"x": X}, names))
 
 
 @pytest.mark.parametrize(("shape", "bad"), [((1, 8), 5), ((1, 8), -2), ((0, 8), 0), ((2, 8), 2)])
@@ -153,7 +185,10 @@ def test_indices_behind_what_repeats_a_row_are_checked(op: str) -> None:
     sizes = np.array([4, 8] if op == "Expand" else [3, 1])
     kept = [numpy_helper.from_array(sizes, "sizes")]
     options = {"axis": 0} if op == "Concat" else {}
-    nodes = [helper.make_node(op, how[op], ["s"], **options), helper.make_node("Gather", ["s", "i"], ["y"], "pick")]
+    nodes = [
+        helper.make_node(op, how[op], ["s"], **options),
+        helper.make_node("Gather", ["s", "i"], ["y"], "pick"),
+    ]
     graph = helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name="y")], kept)
     m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     module = pipeline.compile(m, cache=False)

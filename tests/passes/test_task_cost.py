@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 
+import numpy as np
 import pytest
 from burnish.compiler.price import Price
 from burnish.graph_passes.alternatives import alternatives
 from burnish.graph_passes.plan_layout import PlanOptions, plan_layout
-from burnish.graph_passes.predict import MODEL, PredictedCost
+from burnish.graph_passes.predict import MODEL, PredictedCost, _taps_inside
 from burnish.graph_passes.task_cost import HOPELESS, decided_task, plan_choices, price_graph
 from burnish.op_tuner.costs import conversion_task
 
@@ -94,3 +96,12 @@ def test_a_gain_within_the_spread_moves_no_choice(gain, moves):
 
     plan = plan_layout(graph, BLOCK, prices(graph, Told(seconds, spread=0.08)))
     assert (plan.decisions != predicted.decisions) == moves
+
+
+def test_taps_inside_are_counted_without_all_of_them() -> None:
+    for case in product((1, 2, 7), (0, 1, 5), (1, 3, 9), (1, 2), (1, 4), (-2, 0, 3)):
+        size, outputs, kernel, stride, dilation, pad = case
+        at = np.arange(outputs)[:, None] * stride + np.arange(kernel) * dilation - pad
+        inside = ((at >= 0) & (at < size)).mean() if outputs else 1.0
+        assert _taps_inside(*case) == inside, case
+    assert _taps_inside(1 << 40, 1 << 40, 4096, 1, 1, 2048) == pytest.approx(1.0)

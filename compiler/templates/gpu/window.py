@@ -107,8 +107,8 @@ def matches(task: KernelTask) -> bool:
 def params(task: KernelTask, cfg: Config) -> Params:
     w, gpu = main_window(task), task.target.gpu
     assert w is not None and gpu is not None
-    along = bool(gpu.shared) and not w.channels_last
-    shared = cfg.choose("shared", (True, False) if gpu.shared else (False,), along)
+    able = bool(ranked(task, (1,) * len(w.pairs), True))
+    shared = cfg.choose("shared", (True, False) if able else (False,), able and not w.channels_last)
     elements = cfg.choose("elements", *elements_of(task, shared))
     shapes = [(p.channels, p.threads) for p in ranked(task, elements, shared)]
     return Params(elements, *cfg.choose("threads", shapes, shapes[0]), shared)
@@ -138,9 +138,9 @@ def elements_of(task: KernelTask, shared: bool) -> tuple[list[tuple[int, ...]], 
     words = -(-w.group[0].dtype.bytes // 4)
     found = []
     for e in product(*([n for n in (1, 2, 4) if n < 2 * p.axis.extent] for p in w.pairs)):
-        registers = math.prod(e) + w.pairs[-1].reach(e[-1]) + (w.count if w.count <= KEPT else 0)
+        registers = math.prod(e) + len(columns(w.pairs[-1], e[-1])) + (w.count if w.count <= KEPT else 0)
         small = registers * words + 16 <= gpu.registers and math.prod(e) * w.count <= LONGEST
-        if small or math.prod(e) == 1:
+        if (small or math.prod(e) == 1) and ranked(task, e, shared):
             found.append(e)
     return found, min(found, key=lambda e: predicted_time(w, ranked(task, e, shared)[0], gpu))
 
@@ -158,6 +158,11 @@ def ranked(task: KernelTask, elements: tuple[int, ...], shared: bool) -> list[Pa
         if fits and channels * math.prod(threads) <= min(gpu.block_threads, THREADS):
             found.append(p)
     return sorted(found, key=lambda p: predicted_time(w, p, gpu))
+
+
+def columns(pair: Pair, elements: int) -> list[int]:
+    """The places along a pair that the windows of so many positions read, in order."""
+    return sorted({pair.place(i, n) for i in range(elements) for n in range(pair.tap.extent)})
 
 
 def patch_size(w: Window, p: Params) -> int:
@@ -199,7 +204,8 @@ class _Builder:
         self.op, self.dtype, self.stage = acc.reduce.op, acc.dtype, acc
         self.threads = p.channels * math.prod(p.threads)
         self.acc = Buffer("window_acc", self.dtype, p.elements, "register")
-        self.row = Buffer("window_row", self.dtype, (w.pairs[-1].reach(p.elements[-1]),), "register")
+        self.columns = columns(w.pairs[-1], p.elements[-1])
+        self.row = Buffer("window_row", self.dtype, (len(self.columns),), "register")
         self.taps = Buffer("window_taps", self.dtype, tuple(x.tap.extent for x in w.pairs), "register")
         sides = [x.reach(t * e) for x, t, e in zip(w.pairs, p.threads, p.elements)]
         shape = (*sides, p.channels) if w.channels_last else (p.channels, *sides)
@@ -298,13 +304,12 @@ class _Builder:
                 places = tuple(pair.place(i, n) for pair, i, n in zip(outer, e, k))
                 users.setdefault(places, []).append((e, k))
         inner = list(product(range(self.p.elements[-1]), range(last.tap.extent)))
-        columns = sorted({last.place(i, n) for i, n in inner})
         for row in sorted(users):
-            for column in columns:
-                yield Store(self.row.name, (s.const(column),), self.fetched((*row, column)))
+            for n, column in enumerate(self.columns):
+                yield Store(self.row.name, (s.const(n),), self.fetched((*row, column)))
             for e, k in users[row]:
                 for i, n in inner:
-                    yield self.update((*e, i), (*k, n), last.place(i, n))
+                    yield self.update((*e, i), (*k, n), self.columns.index(last.place(i, n)))
 
     def fetched(self, places: tuple[int, ...]) -> Expr:
         """The operand at a place of the thread's part of the patch."""
