@@ -66,9 +66,8 @@ class KernelStore:
         if self.folder is None or not hasattr(cfg, "answers"):  # some config of a caller's own
             return None
         answers = json.dumps(cfg.answers, sort_keys=True)
-        features = " ".join(sorted(task.target.features))  # `host` may be another machine tomorrow, …
-        limits = repr(task.target.gpu)  # … and so may `opencl` and `cuda`
-        text = "\n".join((task.key, features, limits, answers, code_version(), llvmlite.__version__))
+        target = repr(task.target)  # `host` may be another machine tomorrow, and so may `opencl` and `cuda`
+        text = "\n".join((task.key, target, answers, code_version(), llvmlite.__version__))
         return self.folder / hashlib.sha256(text.encode()).hexdigest()
 
 

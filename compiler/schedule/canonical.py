@@ -19,7 +19,7 @@ def canonical(expr: TensorExpr) -> TensorExpr:
 
 
 def drop_unit_axes(expr: TensorExpr) -> TensorExpr:
-    """Axes and dimensions of extent 1 disappear; their index is 0, or is checked to be so."""
+    """Axes and dimensions of extent 1 disappear, but for those whose index is checked to be 0."""
     keep: dict[str, list[int]] = {}
     params = []
     checked = {
@@ -40,13 +40,10 @@ def drop_unit_axes(expr: TensorExpr) -> TensorExpr:
 
     stages = []
     for st in expr.stages:
-        keep[st.name] = [d for d, a in enumerate(st.axes) if a.extent != 1]
+        keep[st.name] = [d for d, a in enumerate(st.axes) if a.extent != 1 or (st.name, d) in checked]
         arg = st.reduce is not None and st.reduce.op.startswith("arg")
-        gone: dict[str, Expr] = {
-            a.name: s.const(0)
-            for a in st.all_axes
-            if a.extent == 1 and not (arg and a in st.reduce.axes)  # type: ignore[union-attr]
-        }
+        kept = {st.axes[d] for d in keep[st.name]} | ({*st.reduce.axes} if st.reduce and arg else set())
+        gone: dict[str, Expr] = {a.name: s.const(0) for a in st.all_axes if a.extent == 1 and a not in kept}
         body = affine.simplify(s.transform(s.substitute(st.body, gone), shrink), st.ranges())
         reduce = st.reduce
         if reduce:

@@ -8,7 +8,7 @@ from ..ir import affine
 from ..ir import scalar as s
 from ..ir.loops import Store
 from ..ir.scalar import Expr, Load
-from .nest import Nest
+from .nest import Nest, nest_stores
 from .schedule import Schedule
 
 
@@ -19,7 +19,8 @@ def compute_on_padding(sch: Schedule, nest: Nest, parent: Nest) -> None:
         return
     if s.checks(body.value):
         return
-    shapes = {b.name: b.shape for b in sch.params}
+    written = nest_stores(parent)  # here, and so with room for whole vectors
+    shapes = {b.name: b.shape for b in (*sch.params, *sch.temps) if b.name not in written}
     ranges = {lp.var: (0, lp.extent - 1) for lp in (*parent.loops, *nest.loops)}
 
     def guarded(e: Expr) -> Expr | None:

@@ -42,7 +42,7 @@ def inline(expr: TensorExpr, wanted: Callable[[Stage], bool]) -> TensorExpr:
 
 def rename_axes(st: Stage, names: list[str]) -> Stage:
     """The same stage with its own (not reduction) axes renamed in order."""
-    values: dict[str, Expr] = {a.name: Var(n) for a, n in zip(st.axes, names)}
+    values: dict[str, Expr] = {a.name: Var(n) for a, n in zip(st.axes, names, strict=True)}
     clash = {a.name for a in st.reduce.axes} & set(names) if st.reduce else set()
     reduce = st.reduce
     if reduce and clash:

@@ -31,6 +31,17 @@ def split_divided_axes(expr: TensorExpr, reductions: bool = True) -> TensorExpr:
             return expr
 
 
+def split_as_divided(expr: TensorExpr, name: str) -> TensorExpr:
+    """The same computation with every axis split that some index of one stage divides, in all stages: they
+    have the same axes. Sums stay as they are, and so do axes that the others alone divide."""
+    while (found := _divided(expr.stage(name), reductions=False)) is not None:
+        at = [a.name for a in expr.stage(name).axes].index(found[0])
+        for label in [st.name for st in expr.stages]:
+            st = expr.stage(label)
+            expr = _split(expr, st, st.axes[at].name, found[1])
+    return expr
+
+
 def order_sums(expr: TensorExpr, tensors: Collection[str]) -> TensorExpr:
     """Terms of sums in the order in which they lie in one of `tensors`, its blocks as axes of their own.
 

@@ -27,7 +27,7 @@ from ..schedule.nest import Nest
 from ..schedule.relayout import relayout
 from ..schedule.rewrite_expr import rename_axes
 from ..schedule.schedule import Schedule
-from ..schedule.split_axes import split_divided_axes
+from ..schedule.split_axes import split_as_divided
 from ..target import Target
 from .common import inline_cheap
 from .direct_params import Subject, params_of
@@ -181,9 +181,9 @@ def expression(task: KernelTask) -> TensorExpr | None:
     layout = of_output.pop()
     if layout is not None:
         layouts[ACC] = layout
-    expr = canonical(split_divided_axes(relayout(expr, layouts), reductions=False))  # groups of channels
+    expr = canonical(split_as_divided(relayout(expr, layouts), ACC))  # groups of channels
     acc = expr.stage(ACC)
-    if acc.reduce is None or not acc.axes:
+    if acc.reduce is None or not acc.axes or any(st.shape != acc.shape for st in expr.stages):
         return None
     names = [a.name for a in acc.axes]
     stages = [st if st.name == ACC else rename_axes(st, names) for st in expr.stages]

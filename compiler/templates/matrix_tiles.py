@@ -61,7 +61,7 @@ def fits(op: FusedOp, lanes: int) -> bool:
     if g is None or (g.group, lanes) != (1, COLUMNS) or getattr(op.graph.nodes[0].op, "signed", True):
         return False
     padded = any(getattr(op.graph.nodes[0].op, "pads", ()))
-    enough = 2 * _seen(g).channels >= WORDS or g.channels == 1 < g.kernel[1]
+    enough = 2 * _seen(g).channels >= WORDS or g.channels == 1 < _seen(g).channels
     whole = _convolves(op) or g.channels % HALF == 0
     return not padded and enough and whole and 2 * g.out_channels >= COLUMNS
 

@@ -26,13 +26,13 @@ def compiled(two_layers, tmp_path, monkeypatch):
     return run, tmp_path / "kernels"
 
 
-def test_a_cpu_of_the_same_name_with_other_features_has_its_own(compiled, monkeypatch):
+@pytest.mark.parametrize("other", [{"features": host().features[:-1]}, {"l2": 2 * host().l2}], ids=str)
+def test_a_cpu_of_the_same_name_with_other_features_has_its_own(compiled, monkeypatch, other):
     """A hypervisor may hide half of a CPU's vectors."""
     run, folder = compiled
     run()
     before = set(folder.iterdir())
-    fewer = replace(host(), features=host().features[:-1])
-    monkeypatch.setattr(pipeline, "get_target", lambda target: fewer)
+    monkeypatch.setattr(pipeline, "get_target", lambda target: replace(host(), **other))
     run()
     assert before and not before & (set(folder.iterdir()) - before)
     assert len(set(folder.iterdir())) == 2 * len(before)

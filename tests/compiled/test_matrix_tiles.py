@@ -110,6 +110,12 @@ def test_the_instructions_and_what_they_need():
     assert counts["ldtilecfg"] >= 1 and counts["tilerelease"] >= 1
 
 
+@pytest.mark.parametrize("kernel", [(conv(dilations=(1, 2)), 3), (conv(), 20)], ids=str)
+def test_pixels_of_one_word_that_are_no_channels_of_a_row_are_left_alone(kernel):
+    op, taps = kernel
+    assert not tasks_of((op, "u8[1,4,9,40]", (24, 4, 3, taps)), TILES)
+
+
 def test_machines_without_tiles_are_offered_none():
     assert tasks_of(CASES[3], TILES)
     assert not tasks_of(CASES[3], V4)

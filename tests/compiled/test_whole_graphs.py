@@ -87,7 +87,21 @@ def add_pooled(make):
     return make("Add", make("Conv", "square", weight=(64, 4, 7, 7), group=16), pixel)
 
 
+def residual_in_blocks(make):
+    """Of the result's rows, which a convolution wrote as channels."""
+    t = make("Transpose", make("Conv", "signal", weight=(64, 64, 3), pads=[1, 1]), perm=[0, 2, 1])
+    return make("Add", make("MatMul", t, "square_of_64"), "rows")
+
+
+def gate(make):
+    """Of one pixel in blocks, on channels that cannot be."""
+    g = make("Sigmoid", make("Conv", "dot", weight=(32, 3, 1, 1)))
+    return make("Mul", make("Conv", "picture", "filters", pads=[1] * 4), g)
+
+
 GRAPHS = {
+    residual_in_blocks: "signal rows",
+    gate: "picture filters dot",
     difference_of_squares: "x",
     nested: "x",
     greater: "x",
@@ -104,8 +118,17 @@ INPUTS = {
     "wide": (1, 64, 32, 32),
     "pixel": (1, 64, 1, 1),
     "square": (1, 64, 7, 7),
+    "signal": (1, 64, 512),
+    "rows": (1, 512, 64),
+    "dot": (1, 3, 1, 1),
+    "picture": (1, 3, 32, 32),
+    "filters": (32, 3, 3, 3),
 }
-CONSTANTS = {"zero": np.array(0, np.float32), "axis": np.array(3)}
+CONSTANTS = {
+    "square_of_64": RNG.standard_normal((64, 64)).astype(np.float32),
+    "zero": np.array(0, np.float32),
+    "axis": np.array(3),
+}
 NAMES = {"v1": "v0@aBcd16b", "v2": "v0@plain", "w1": "w0@winograd4"}
 
 
@@ -175,27 +198,30 @@ def test_integers_wrap_before_they_are_compared_and_divided() -> None:
         np.testing.assert_array_equal(have, want)
 
 
-@pytest.mark.parametrize("op", ["Add", "Expand", "Tile", "Concat"])
+@pytest.mark.parametrize("op", ["Add", "Expand", "Tile", "Concat", "Atan"])
 def test_indices_behind_what_repeats_a_row_are_checked(op: str) -> None:
     infos = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 8)),
-        helper.make_tensor_value_info("i", TensorProto.INT64, (1,)),
+        helper.make_tensor_value_info("i", TensorProto.INT64, (2,)),
     ]
-    how = {"Add": ["x", "x"], "Expand": ["x", "sizes"], "Tile": ["x", "sizes"], "Concat": ["x"]}
+    how = {"Add": ["x", "x"], "Expand": ["x", "sizes"], "Tile": ["x", "sizes"]}
     sizes = np.array([4, 8] if op == "Expand" else [3, 1])
     kept = [numpy_helper.from_array(sizes, "sizes")]
     options = {"axis": 0} if op == "Concat" else {}
     nodes = [
-        helper.make_node(op, how[op], ["s"], **options),
+        helper.make_node(op, how.get(op, ["x"]), ["s"], **options),
         helper.make_node("Gather", ["s", "i"], ["y"], "pick"),
     ]
     graph = helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name="y")], kept)
     m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     module = pipeline.compile(m, cache=False)
     x = np.ones((1, 8), np.float32)
-    assert (module.run({"x": x, "i": np.array([-1])})["y"] == (2 if op == "Add" else 1)).all()
+    row = {"Add": 2.0, "Atan": np.pi / 4}.get(op, 1.0)
+    np.testing.assert_allclose(
+        module.run({"x": x, "i": np.array([0, -1])})["y"], np.full((2, 8), row), rtol=1e-6
+    )
     with pytest.raises(RunError, match=r"node .*pick.*: an index is out of range"):
-        module.run({"x": x, "i": np.array([7])})
+        module.run({"x": x, "i": np.array([0, 7])})
 
 
 def test_what_wraps_is_not_bounded() -> None:

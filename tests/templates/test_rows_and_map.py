@@ -1,14 +1,19 @@
 """What the templates of rows and maps promise about their programs and code, beyond the right values."""
 
+import numpy as np
 import pytest
 from burnish.compiler.codegen.llvm import generate
+from burnish.compiler.ir import graph as graph_ir
 from burnish.compiler.ir import loops as L
+from burnish.compiler.ir import loops_interpreter
 from burnish.compiler.ir import scalar as s
-from burnish.compiler.ir.types import Layout, TensorType
+from burnish.compiler.ir.graph import Graph
+from burnish.compiler.ir.types import F32, Layout, TensorType
 from burnish.compiler.kernel_task import DefaultConfig, KernelTask
-from burnish.compiler.lower.lower import lower
-from burnish.compiler.ops.base import Op
+from burnish.compiler.lower.lower import lower, scheduled
+from burnish.compiler.ops.base import Decomposer, Op
 from burnish.compiler.ops.conv import Conv
+from burnish.compiler.ops.elementwise import Unary
 from burnish.compiler.ops.fused import expression
 from burnish.compiler.ops.movement import Concat, Identity, Transpose
 from burnish.compiler.ops.normalization import GroupNormalization, LayerNormalization
@@ -16,6 +21,8 @@ from burnish.compiler.ops.pool import GlobalAveragePool
 from burnish.compiler.ops.reduction import ArgReduce, Softmax
 from burnish.compiler.target import get_target
 from burnish.compiler.templates.registry import algorithms
+from burnish.graph_passes import make_tasks
+from burnish.graph_passes.fuse import fuse
 
 BLOCKED = Layout.channel_blocked(4, 16)
 
@@ -80,3 +87,19 @@ def test_concatenation_selects_only_where_inputs_meet(axis: int, mixed: int) -> 
 def test_small_groups_are_on_register_tiles(stride: int) -> None:
     conv = Conv(strides=(stride, stride), pads=(1, 1, 1, 1), dilations=(1, 1), group=8)
     assert algorithms(task_of(conv, "direct", "f32[1,32,28,28]", "f32[32,4,3,3]"))[0] == "direct"
+
+
+def test_squares_read_no_more_than_a_temporary_has() -> None:
+    g = Decomposer("n", {"x": TensorType(F32, (1, 17, 32))}, {})
+    twice = g.one(Concat(0), *[g.one(Unary("elu", (1.0,)), "x")] * 2)
+    y = g.one(Transpose((0, 2, 1)), twice)
+    graph = fuse(Graph("test", ("x",), (y,), tuple(g.nodes), g.types, g.constants))
+    (node,) = graph.nodes
+    x = np.random.default_rng(1).standard_normal((1, 17, 32)).astype(np.float32)
+    for algorithm in ("map", "rows"):
+        task = make_tasks.task_of(graph, node, get_target("x86-64-v4"), 1, algorithm)
+        program = scheduled(task, DefaultConfig())
+        arrays = [x.reshape(program.params[0].shape), np.zeros(program.params[1].shape, np.float32)]
+        got = loops_interpreter.interpret(program, arrays)[-1]
+        want = graph_ir.interpret(graph, {"x": x})[y]
+        np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-5)
