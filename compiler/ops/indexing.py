@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import ModelError
 from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
 from ..ir.loops import Program, Store, loop
@@ -15,7 +14,7 @@ from ..ir.scalar import Expr, Load, Var, const, select
 from ..ir.types import I64, DType, TensorType
 from .base import Op
 from .programs import copy_step, nest, program_buffers
-from .shapes import axis_of, fail, given, same_dtype, wide_array, widen, wrap_index, wrapped_array
+from .shapes import axis_of, fail, given, same_dtype, size_of, wide_array, widen, wrap_index, wrapped_array
 
 
 def _integers(type: TensorType | None) -> TensorType:
@@ -122,7 +121,8 @@ class GatherND(Op):
 class OneHot(Op):
     """values[1] at indices[…] along a new `axis` of `depth` elements, values[0] elsewhere.
 
-    An index outside of [-depth, depth) gives a row of values[0].
+    An index outside of [-depth, depth) gives a row of values[0]. (Opset 9 says so of all negative ones;
+    onnxruntime does not.)
     """
 
     axis: int
@@ -254,9 +254,17 @@ def _combined(reduction: str, old: Expr, new: Expr) -> Expr:
     return new if op is None else s.cast(s.binary(op, widen(old), widen(new)), new.dtype)
 
 
-def _write(y: np.ndarray, at: tuple[int, ...], new: np.ndarray, reduction: str) -> None:
+def _write(y: np.ndarray, at: np.ndarray, new: np.ndarray, reduction: str) -> None:
+    """new[n] into y[at[n]] one after the other."""
     function = SCATTER_REDUCTIONS[reduction][1]
-    y[at] = new if function is None else function(wide_array(y[at]), wide_array(new)).astype(y.dtype)
+    if function is None:
+        places, first = np.unique(at[::-1], return_index=True)
+        y[places] = new[::-1][first]
+    elif wide_array(y[:0]).dtype != y.dtype:  # each result is rounded
+        for n, place in enumerate(at):
+            y[place] = function(wide_array(y[place]), wide_array(new[n])).astype(y.dtype)
+    else:
+        function.at(y, at, new)
 
 
 def _check_reduction(reduction: str, dtype: DType) -> None:
@@ -285,9 +293,11 @@ class ScatterElements(Op):
 
     def reference(self, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> tuple[np.ndarray, ...]:
         y, axis = x.copy(), self.axis % x.ndim
-        index = wrapped_array(indices, x.shape[axis])
-        for at in np.ndindex(indices.shape):
-            _write(y, (*at[:axis], int(index[at]), *at[axis + 1 :]), updates[at], self.reduction)
+        where = list(np.indices(indices.shape))
+        where[axis] = wrapped_array(indices, x.shape[axis])
+        if indices.size:
+            at = np.ravel_multi_index(where, x.shape).reshape(-1)
+            _write(y.reshape(-1), at, updates.reshape(-1), self.reduction)
         return (y,)
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:
@@ -322,12 +332,14 @@ class ScatterND(Op):
         return (TensorType(x.dtype, x.dims),)
 
     def reference(self, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> tuple[np.ndarray, ...]:
-        y = x.copy()
-        for at in np.ndindex(indices.shape[:-1]):
-            where = tuple(int(wrapped_array(i, d)) for i, d in zip(indices[at], x.shape))
-            if any(not 0 <= i < d for i, d in zip(where, x.shape)):
-                raise ModelError(f"the index {where} lies outside of {list(x.shape)}")
-            _write(y, where, updates[at], self.reduction)
+        y, depth = x.copy(), indices.shape[-1]
+        rest = x.shape[depth:]
+        rows = indices.reshape(size_of(indices.shape[:-1]), depth)
+        where = [wrapped_array(rows[:, n], d) for n, d in enumerate(x.shape[:depth])]
+        if rows.size or not depth:
+            at = np.ravel_multi_index(where, x.shape[:depth]) if depth else np.zeros(len(rows), np.int64)
+            flat = y.reshape(size_of(x.shape[:depth]), *rest)
+            _write(flat, at, updates.reshape(len(rows), *rest), self.reduction)
         return (y,)
 
     def loops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Program:

@@ -59,7 +59,7 @@ class _Linear(Op, abstract=True):
         """numpy: a scale or zero point as an array that broadcasts to `shape`."""
         if self.block:
             axis = self.axis % len(shape)
-            return np.take(np.repeat(t, self.block, axis), np.arange(shape[axis]), axis)
+            return np.take(t, np.arange(shape[axis]) // self.block, axis)
         column = [1] * len(shape)
         if t.size > 1:
             column[self.axis] = t.size

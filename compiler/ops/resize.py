@@ -199,8 +199,10 @@ class Resize(Op):
             tables = [self.table(axis, type.dims[axis])[0][:, 0] for axis in axes]
             factors = [1] * type.rank
             for axis, table in zip(axes, tables):
-                factors[axis] = self.sizes[axis] // type.dims[axis]
-                if not np.array_equal(table, np.arange(self.sizes[axis]) // max(factors[axis], 1)):
+                size, length = type.dims[axis], self.sizes[axis]
+                factors[axis] = max(1, length // max(size, 1))
+                repeats = size * factors[axis] == length
+                if not (repeats and np.array_equal(table, np.arange(length) // factors[axis])):
                     names = (g.const(t.astype(np.int64), "table") for t in tables)
                     return (g.one(Pick(tuple(axes), outside), x, *names),)
             return (g.one(Repeat(tuple(factors)), x),)
@@ -253,7 +255,9 @@ class Resize(Op):
         real = np.float32 if self.mode == "nearest" else np.float64
         scale, outs = real(self.scales[axis]), self.sizes[axis]
         i: np.ndarray = np.arange(outs, dtype=real)
-        length = scale * size  # the output's length before it was rounded down
+        length = scale * size  # the output's length before it was rounded down …
+        if abs(length - outs) < 1e-6 * outs:  # … but for what f32 made of a length that was given
+            length = real(outs)
         match self.coordinates:
             case "align_corners":
                 return i * 0 if length == 1 else i * (size - 1) / (length - 1)

@@ -26,8 +26,11 @@ def onnx_function(
         body = schema.get_function_with_opset_version(version)
     elif version := _newest(schema.context_dependent_function_opset_versions, opset):
         given = [TypeProto() if t is None else _type_proto(t) for t in types]
+        bare = NodeProto()
+        bare.CopyFrom(node)
+        bare.input[:] = ["" if t is None else name for name, t in zip(node.input, types, strict=True)]
         body = schema.get_context_dependent_function_with_opset_version(
-            version, node.SerializeToString(), [t.SerializeToString() for t in given]
+            version, bare.SerializeToString(), [t.SerializeToString() for t in given]
         )
     if not body:
         return None

@@ -80,7 +80,10 @@ def range_(c: NodeContext, start: str, limit: str, delta: str):
     )
     if step == 0:
         raise ModelError(f"{c.label}: a delta of 0")
-    steps = (end - first) / step
+    span = end - first
+    if dtype.is_float:  # as ONNX defines it: 1.1 - 0.1 of f32 is 1
+        span = float(dtype.numpy.type(end) - dtype.numpy.type(first))
+    steps = span / step
     if not np.isfinite(steps):
         raise ModelError(f"{c.label}: a range from {first} to {end} in steps of {step} never ends")
     count = max(0, int(np.ceil(steps)))

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from ...compiler.ops.base import Op
+from ...compiler.ir.types import F64
 from ...compiler.ops.elementwise import Binary, Cast
 from ...compiler.ops.matmul import Einsum, MatMul, MatMulInteger
 from ...compiler.ops.movement import Reshape
 from ...errors import ModelError
+from .external_data import MAX_MADE_BYTES, checked_bytes
 from .registry import NodeContext, onnx
 
 
 @onnx("MatMul")
 def matmul(c: NodeContext, a: str, b: str):
-    return matrix_product(c, MatMul(), a, b)
+    return matrix_product(c, partial(c.one, MatMul()), a, b)
 
 
-def matrix_product(c: NodeContext, op: Op, a: str, b: str, *more: str | None) -> str:
-    """numpy's matmul: a vector at the left is a row, at the right a column; its axis of 1 goes away."""
+def matrix_product(c: NodeContext, multiply: Callable[[str, str], str], a: str, b: str) -> str:
+    """`multiply` of matrices: as in numpy a vector at the left is a row, at the right a column; its axis of 1
+    goes away."""
     x, y = c.type(a).dims, c.type(b).dims
     if not x or not y:
         raise ModelError(f"{c.label}: a scalar cannot be a factor of a matrix product")
     left = c.one(Reshape((1, *x)), a) if len(x) == 1 else a
     right = c.one(Reshape((*y, 1)), b) if len(y) == 1 else b
-    product = c.one(op, left, right, *more)
+    product = multiply(left, right)
     if len(x) > 1 and len(y) > 1:
         return product
     shape = list(c.type(product).dims)
@@ -42,7 +46,7 @@ def matmul_integer(c: NodeContext, a: str, b: str, a_zero: str | None = None, b_
     """A vector of zero points has one for each row of a, or column of b."""
     if a_zero is not None and len(shape := c.type(a_zero).dims) == 1 and shape != (1,):
         a_zero = c.one(Reshape((*shape, 1)), a_zero)
-    return matrix_product(c, MatMulInteger(), a, b, a_zero, b_zero)
+    return matrix_product(c, lambda a, b: c.one(MatMulInteger(), a, b, a_zero, b_zero), a, b)
 
 
 @onnx("Gemm")
@@ -110,6 +114,7 @@ def affine_grid(c: NodeContext, theta: str, size: str):
     rank = len(spatial)
     if c.type(theta).dims != (batch, rank, rank + 1):
         raise ModelError(f"{c.label}: theta is {c.type(theta)}, expected the shape {[batch, rank, rank + 1]}")
+    checked_bytes(F64, (*spatial, rank + 1), f"{c.label}: its points", MAX_MADE_BYTES)
     align = bool(c.attr("align_corners", 0))
     lines = [np.linspace(-1, 1, n) if align else (2 * np.arange(n) + 1) / n - 1 for n in spatial]
     grid = np.meshgrid(*lines, indexing="ij")

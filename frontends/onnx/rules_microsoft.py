@@ -7,6 +7,7 @@ their own. Optimisers also put layer normalisations into ONNX's domain, at opset
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -131,7 +132,7 @@ def fused_matmul(c: NodeContext, a: str, b: str):
     if c.attr("transBatchA", 0) or c.attr("transBatchB", 0):
         raise c.unsupported("transBatchA or transBatchB", "transpose the batch axis by a Transpose")
     flags = [bool(c.attr(n, 0)) and c.type(v).rank > 1 for n, v in (("transA", a), ("transB", b))]
-    return scaled(c, matrix_product(c, MatMul(*flags), a, b), "alpha")
+    return scaled(c, matrix_product(c, partial(c.one, MatMul(*flags)), a, b), "alpha")
 
 
 microsoft("FusedMatMul")(fused_matmul)

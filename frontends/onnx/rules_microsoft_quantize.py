@@ -169,7 +169,7 @@ def _product(
     c: NodeContext, a: str, a_scale: str, a_zero: str | None, b: str, b_scale: str, b_zero: str | None
 ) -> str:
     """Of quantised matrices, in real numbers; what belongs to b may be one value a column."""
-    whole = matrix_product(c, MatMulInteger(), a, b, a_zero, b_zero)
+    whole = matrix_product(c, lambda a, b: c.one(MatMulInteger(), a, b, a_zero, b_zero), a, b)
     return c.one(Binary("mul"), c.one(Cast("f32"), whole), c.one(Binary("mul"), a_scale, b_scale))
 
 

@@ -24,7 +24,9 @@ def dropout(c: NodeContext, x: str, ratio: str | None = None, training: str | No
         raise c.unsupported("dropout while training", "export the model for inference")
     outputs = c.emit(Identity(), x)
     mask = np.bool_ if c.opset >= 10 else c.type(x).dtype.numpy
-    return (*outputs, c.const(np.ones(c.type(x).dims, mask))) if c.wants(1) else outputs
+    if not c.wants(1):
+        return outputs
+    return (*outputs, c.one(Expand(c.type(x).dims), c.const(np.ones((), mask))))
 
 
 @onnx("Transpose")

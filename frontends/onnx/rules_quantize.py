@@ -12,6 +12,7 @@ from ...compiler.ops.quantize import (
 )
 from .registry import NodeContext, onnx
 from .rules_conv import kernel_of, window
+from .rules_matmul import matrix_product
 
 
 def dtype_attribute(c: NodeContext, name: str, default: DType) -> DType:
@@ -56,5 +57,5 @@ def qlinear_conv(
 
 
 @onnx("QLinearMatMul")
-def qlinear_matmul(c: NodeContext, *inputs: str) -> tuple[str, ...]:
-    return c.emit(QLinearMatMul(), *inputs)
+def qlinear_matmul(c: NodeContext, a: str, a_scale: str, a_zero: str, b: str, *rest: str) -> str:
+    return matrix_product(c, lambda a, b: c.one(QLinearMatMul(), a, a_scale, a_zero, b, *rest), a, b)

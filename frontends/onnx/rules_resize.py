@@ -36,7 +36,10 @@ def _scaled(size: int, scale: float) -> int:
 def emit(c: NodeContext, op: Resize, x: str) -> tuple[str, ...]:
     """Checks the output's size first: tables as long as its axes are made at once."""
     checked_bytes(c.type(x).dtype, op.sizes, f"{c.label}: its output")
-    checked_bytes(F64, (max(op.sizes, default=0),), f"{c.label}: a table of its positions", MAX_MADE_BYTES)
+    longest = max(op.sizes, default=0)
+    if op.antialias:  # with all elements that a position is made of
+        longest = max(longest, 4 * max(c.type(x).dims, default=0))
+    checked_bytes(F64, (longest,), f"{c.label}: a table of its positions", MAX_MADE_BYTES)
     return c.emit(op, x)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...compiler.ir.types import F32, DType
+from ...compiler.ir.types import F32, I64, DType
 from ...compiler.ops.elementwise import Binary
 from ...compiler.ops.indexing import Gather
 from ...compiler.ops.matmul import MatMul
@@ -90,6 +90,7 @@ def stft(c: NodeContext, signal: str, step: str, window: str | None = None, leng
         raise ModelError(f"{c.label}: frames of {frame} every {hop} samples do not fit {samples}")
     frames = (samples - frame) // hop + 1
     checked_bytes(wide(type.dtype), (batch, frames, frame, parts), c.label)
+    checked_bytes(I64, (frames, frame), f"{c.label}: its indices", MAX_MADE_BYTES)
     where = (np.arange(frames)[:, None] * hop + np.arange(frame)).astype(np.int64)
     shaped = c.one(Reshape((batch, samples, parts)), signal)
     cut = c.one(Gather(1), shaped, c.const(where))

@@ -182,6 +182,63 @@ def test_sizes_are_scaled_as_exporters_count():
     assert import_onnx(m).types["y"].dims == (7, 7)
 
 
+@pytest.mark.parametrize("span", [(0.1, 1.1, 0.1), (0, 1, 0.1), (1, -1.25, -0.75)])
+def test_ranges_of_f32_are_counted_in_f32(span):
+    """As onnx infers their shape: 1.1 - 0.1 is 1 there."""
+    names = ["first", "end", "step"]
+    m = model([node("Range", names, ["y"])], [], [untyped("y")], [weight(n, v) for n, v in zip(names, span)])
+    first, end, step = map(np.float32, span)
+    (y,) = run(m, {})[1].values()
+    np.testing.assert_allclose(
+        y, first + step * np.arange(np.ceil(float(end - first) / float(step))), rtol=1e-6
+    )
+
+
+def test_constants_in_blocks_that_are_longer_than_they_are():
+    given = [weight("w", np.arange(32).reshape(4, 8), np.int8), weight("s", np.full((4, 1), 0.5))]
+    nodes = [
+        node("DequantizeLinear", ["w", "s"], ["d"], axis=1, block_size=1 << 40),
+        node("Add", ["x", "d"], ["y"]),
+    ]
+    x = np.ones((4, 8), np.float32)
+    _, out = run(model(nodes, [value("x", x.shape)], [untyped("y")], given, opset=21), {"x": x})
+    np.testing.assert_array_equal(out["y"], 1 + 0.5 * np.arange(32).reshape(4, 8))
+
+
+@pytest.mark.parametrize(
+    ("inner", "shape", "given"),
+    [
+        (node("AffineGrid", ["x", "n"], ["y"]), (1, 2, 3), [weight("n", [1, 2, 1 << 16, 1 << 15], np.int64)]),
+        (
+            node("STFT", ["x", "one", "", "n"], ["y"]),
+            (1, 1 << 20),
+            [weight("n", 1 << 13, np.int64), weight("one", 1, np.int64)],
+        ),
+        (
+            node("Resize", ["x", "", "", "n"], ["y"], mode="linear", antialias=1),
+            (1, 1, 1, 1 << 29),
+            [weight("n", [1, 1, 1, 1], np.int64)],
+        ),
+    ],
+)
+def test_what_small_models_make_large_is_refused(inner, shape, given):
+    with pytest.raises(ModelError, match=r"claims .* the limit is"):
+        run(model([inner], [value("x", shape)], [untyped("y")], given, opset=20))
+
+
+def test_operands_that_a_function_is_not_given_are_none_of_what_it_calls():
+    inner = node("SoftmaxCrossEntropyLoss", ["a", "t", "w"], ["b"])
+    function = helper.make_function(
+        "own", "Loss", ["a", "t", "w"], ["b"], [inner], [helper.make_opsetid("", 20)]
+    )
+    call = node("Loss", ["x", "t"], ["y"], domain="own")
+    given = [weight("t", [1, 2], np.int64)]
+    m = model([call], [X], [untyped("y")], given, functions=[function], domains=["own"])
+    _, out = run(m)
+    rows = ARRAY - np.log(np.exp(ARRAY).sum(1, keepdims=True))
+    np.testing.assert_allclose(out["y"], -(rows[0, 1] + rows[1, 2]) / 2, rtol=1e-5)
+
+
 def test_what_was_pooled_goes_back_where_it_came_from():
     """Also where the size of what was pooled is said, since it was odd."""
     x = np.random.default_rng(0).permutation(40).reshape(1, 1, 8, 5).astype(np.float32)

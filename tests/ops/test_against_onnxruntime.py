@@ -143,6 +143,8 @@ NORMALISATIONS = [
     Node("GroupNormalization", (X4, f32(4), f32(4)), {"num_groups": 2}, opset=21),
 ]
 NONE = np.array([], np.float32)
+BYTES = np.arange(16, dtype=np.uint8).reshape(4, 4)
+HALF, ONE = np.array(0.5, np.float32), np.array(1, np.uint8)
 CROP = floats(0, 0, 0.1, -0.2, 1, 1, 0.8, 1.3)
 RESIZES = [
     *(
@@ -163,6 +165,15 @@ RESIZES = [
             ("linear", {"antialias": 1}),
             ("cubic", {"antialias": 1, "exclude_outside": 1}),
         )
+    ),
+    *(
+        Node(
+            "Resize",
+            (f32(1, 1, 1, n), NONE, None, ints(1, 1, 1, size)),
+            {"nearest_mode": mode, "coordinate_transformation_mode": "align_corners"},
+        )
+        for n, size in ((27, 29), (13, 14), (29, 27), (100, 999), (7, 1))
+        for mode in ("round_prefer_floor", "floor", "ceil")
     ),
     *(
         Node("Resize", (X4, NONE, floats(1, 1, 1.5, 0.7)), {"nearest_mode": mode})
@@ -233,6 +244,17 @@ QUANTISED = [
         "ConvInteger",
         (U8, I8, np.array(ZERO), np.array(-3, np.int8)),
         {"pads": [1, 1, 1, 1], "strides": [2, 2]},
+    ),
+    *(
+        Node(
+            "OneHot", (np.array([[-1, 1], [3, 0]]), np.array(3), floats(0.5, 2)), {"axis": axis}, opset=opset
+        )
+        for opset in (9, 11)
+        for axis in (-1, 0)
+    ),
+    *(
+        Node("QLinearMatMul", (a, HALF, ONE, b, HALF, ONE, HALF, ONE), stored=(3,))
+        for a, b in ((BYTES[0], BYTES), (BYTES, BYTES[0]), (BYTES[1], BYTES[0]))
     ),
     Node(
         "QLinearConv",
