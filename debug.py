@@ -91,6 +91,6 @@ class Log:
         path = self.folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text + "\n")
+            path.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise InputError(f"cannot write {path}: {error.strerror}") from error

@@ -17,6 +17,8 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 from .errors import InputError, NeedsValueError, UnsupportedError
 from .pipeline import compile as compile_model
 
+KEPT = 8
+"""Modules of a model, one for each set of shapes; each has weights, memory and threads of its own."""
 Compile = Callable[..., Any]
 """`pipeline.compile`, or another function of its interface whose result has run(dict) → dict."""
 
@@ -65,8 +67,10 @@ class BurnishRep(BackendRep):
             values = {n: feed[n] for n in self._deciding}
             shapes = {n: a.shape for n, a in feed.items() if n not in values} if self._open else {}
             key = tuple((n, a.shape, a.tobytes()) for n, a in values.items()) + tuple(shapes.items())
-            if key in self._modules:
-                return self._modules[key]
+            known = self._modules.pop(key, None)
+            if known is not None:
+                self._modules[key] = known  # behind those that were used before
+                return known
             options = dict(self._options)
             shapes |= options.pop("shapes", None) or {}
             values |= options.pop("values", None) or {}
@@ -76,6 +80,8 @@ class BurnishRep(BackendRep):
                 self._require(error)
                 continue
             self._modules[key] = module
+            for old in list(self._modules)[:-KEPT]:
+                self._modules.pop(old, None)
             return module
 
     def _require(self, error: NeedsValueError) -> None:
@@ -88,7 +94,9 @@ class BurnishRep(BackendRep):
 
 def _is_static(info: onnx.ValueInfoProto) -> bool:
     tensor = info.type.tensor_type
-    return tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim)
+    return tensor.HasField("shape") and all(
+        d.HasField("dim_value") and d.dim_value >= 0 for d in tensor.shape.dim
+    )
 
 
 def _array(name: str, value: Any) -> np.ndarray:

@@ -97,5 +97,8 @@ def _arg(name: str, dtype: np.dtype, shape: list[int | str | None]) -> NodeArg:
 def _declared(value: onnx.ValueInfoProto) -> NodeArg:
     tensor = value.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type or onnx.TensorProto.FLOAT)
-    sizes = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
+    sizes = [
+        d.dim_param or None if not d.HasField("dim_value") or d.dim_value < 0 else d.dim_value
+        for d in tensor.shape.dim
+    ]
     return _arg(value.name, np.dtype(dtype), list(sizes))

@@ -33,9 +33,16 @@ class Knob:
         return os.environ.get(self.name) or None
 
 
+def _user_cache() -> str:
+    try:
+        return str(platformdirs.user_cache_path("burnish"))
+    except RuntimeError:  # the user has no home
+        return ""
+
+
 CACHE_DIR = Knob(
     "BURNISH_CACHE_DIR",
-    str(platformdirs.user_cache_path("burnish")),
+    _user_cache(),
     "folder for compiled kernels and the compiled runtime; `burnish cache` shows what is in it",
 )
 DEBUG = Knob(
@@ -101,8 +108,12 @@ KNOBS = (
 
 
 def cache_dir() -> Path:
-    """The folder that compiled kernels and the runtime are kept in; it may not exist yet."""
-    return Path(CACHE_DIR.value or CACHE_DIR.default)
+    """The folder that compiled kernels and the runtime are kept in; it may not exist yet. InputError if there
+    is none."""
+    text = CACHE_DIR.value or CACHE_DIR.default
+    if not text:
+        raise InputError(f"the user has no home for a cache: set {CACHE_DIR.name} to a folder")
+    return Path(text).absolute()
 
 
 def debug_level() -> int:

@@ -65,11 +65,7 @@ def read_array(path: Path, info: Any) -> np.ndarray:
         if len(data) != info.nbytes:
             raise InputError(f"{path} has {len(data)} bytes; the input {info} has {info.nbytes}")
         return np.frombuffer(data, info.dtype).reshape(info.shape)
-    array = load_npy(path)
-    # .npy files know no bfloat16 and keep it as two opaque bytes
-    return (
-        array.view(info.dtype) if array.dtype.kind == "V" and array.itemsize == info.dtype.itemsize else array
-    )
+    return load_npy(path, info.dtype)
 
 
 def npy_bytes(array: np.ndarray) -> bytes:

@@ -90,8 +90,11 @@ def fixed(model: onnx.ModelProto, values: Mapping[str, str]) -> onnx.ModelProto:
     return model
 
 
-def load_npy(path: Path) -> np.ndarray:
-    """InputError if it is no file of one array, OSError if it cannot be read."""
+def load_npy(path: Path, dtype: np.dtype) -> np.ndarray:
+    """The array, to be taken as `dtype`: files know no bfloat16 and keep it as two opaque bytes.
+
+    InputError if it is no file of one array, OSError if it cannot be read.
+    """
     try:
         array = np.load(path, allow_pickle=False)
     except OSError:
@@ -100,19 +103,22 @@ def load_npy(path: Path) -> np.ndarray:
         raise InputError(f"{path} is not a .npy file of numbers: {error}") from None
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path} is an archive of arrays; expected one array")
-    return array
+    opaque = dtype.name == "bfloat16" and array.dtype == np.dtype("V2")
+    return array.view(dtype) if opaque else array
 
 
 def _value(name: str, text: str, info: onnx.ValueInfoProto) -> np.ndarray:
     """The array that a --value means, of the dtype that the input declares."""
     given = f"--value {name}={text}"
+    dtype = onnx_dtype(info.type.tensor_type.elem_type, f"input {name!r}").numpy
     try:
-        array = load_npy(Path(text)) if text.endswith(".npy") else np.array(json.loads(text))
+        array = load_npy(Path(text), dtype) if text.endswith(".npy") else np.array(json.loads(text))
     except OSError as error:
         raise InputError(f"{given}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{given}: expected a number, true, false, a list or a .npy file") from error
-    dtype = onnx_dtype(info.type.tensor_type.elem_type, f"input {name!r}").numpy
+    if array.dtype == dtype:
+        return array
     with np.errstate(all="ignore"):
         held = array.astype(dtype) if array.dtype.kind in "biuf" else None
     exact = dtype.kind not in "biu" or (held is not None and np.array_equal(held, array))

@@ -15,7 +15,7 @@ import onnx
 
 from ..compiler.ir.graph import Graph, interpret
 from ..debug import Log
-from ..errors import BurnishError, InputError, ToolError
+from ..errors import BurnishError, InputError, ToolError, UnsupportedError
 from ..frontends.onnx.importer import import_onnx
 from ..models import zoo
 from ..op_tuner.child import ChildEnded, answer_of
@@ -177,7 +177,11 @@ def _check_model(
         how = "run under an emulator; " if module.emulated else ""
         click.echo(f"{how}not loaded from a file, which only the target can")
         return checks
-    return [*checks, check_saved(module, feeds, threads[0])]
+    try:
+        return [*checks, check_saved(module, feeds, threads[0])]
+    except UnsupportedError as error:  # too large for one file
+        click.echo(f"not loaded from a file: {error}")
+        return checks
 
 
 def check_threads(

@@ -68,10 +68,10 @@ def source_dir() -> Path:
 
 @lru_cache(maxsize=1)
 def _names_of_runtime() -> frozenset[str]:
-    """Of its headers, beside which a module's own name cannot stand."""
+    """Of its headers and of a module's data, beside which a module's own name cannot stand."""
     headers = (*include_dir().glob("*.h"), *source_dir().glob("*.h"))
-    code = (re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL) for path in headers)
-    return frozenset(name for text in code for name in re.findall(r"\bburnish_\w+", text))
+    code = (re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL) for path in headers)
+    return frozenset(name for text in (*code, _MODULE_C) for name in re.findall(r"\bburnish_\w+", text))
 
 
 def _run(command: Sequence[str], cwd: Path, what: str) -> None:
@@ -226,9 +226,12 @@ const burnish_api {symbol} = BURNISH_TABLE(&image);
 
 _HEADER_END = """
 #ifdef __cplusplus
-extern "C"
+extern "C" {{
 #endif
 extern const burnish_api {symbol};
+#ifdef __cplusplus
+}}
+#endif
 """
 
 

@@ -38,13 +38,17 @@ def identify(command: tuple[str, ...]) -> str | None:
 
 
 def split_command(variable: str, text: str) -> tuple[str, ...]:
-    """A command as a shell reads it, from a variable of the environment; ToolError if it cannot be read."""
+    """A command as a shell reads it, from a variable of the environment, to be run in any folder.
+
+    ToolError if it cannot be read.
+    """
     try:
-        return tuple(shlex.split(text))
+        words = shlex.split(text)
     except ValueError as error:
         raise ToolError(
             f"the command {text!r} of the variable {variable}: {error}; correct or unset it"
         ) from None
+    return tuple(os.path.abspath(w) if n == 0 and os.sep in w else w for n, w in enumerate(words))
 
 
 def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:

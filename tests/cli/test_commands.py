@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 from burnish import InferenceSession, InputError, load
 from burnish.commands import run as run_command
+from burnish.commands import source
 from burnish.commands.compare import compare
 from burnish.commands.peers import OnnxRuntime
 from burnish.commands.peers.base import least_tolerance
@@ -61,6 +63,40 @@ def test_run_refuses_inputs_that_do_not_fit(error, two_layers, tmp_path):
     assert "there is no input 'z'" in error("run", two_layers, *options, f"z={tmp_path / 'x.raw'}")
     assert "there is no file" in error("run", two_layers, *options, "x=nowhere.npy")
     assert "--dim batch=" in error("run", two_layers)
+
+
+def test_two_opaque_bytes_are_bfloat16_and_nothing_else(tmp_path):
+    numbers = np.array([1.5, -2, 0], helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16))
+    np.save(tmp_path / "x.npy", numbers)
+    for code in (TensorProto.BFLOAT16, TensorProto.FLOAT16, TensorProto.INT16):
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
+        read = run_command.read_array(tmp_path / "x.npy", SimpleNamespace(dtype=dtype))
+        assert (read.dtype == dtype) == (code == TensorProto.BFLOAT16)
+        info = helper.make_tensor_value_info("x", code, (3,))
+        if code == TensorProto.BFLOAT16:
+            np.testing.assert_array_equal(source._value("x", str(tmp_path / "x.npy"), info), numbers)
+        else:
+            with pytest.raises(InputError, match="which this is not"):
+                source._value("x", str(tmp_path / "x.npy"), info)
+
+
+def test_a_cache_in_a_folder_that_is_relative(two_layers, tmp_path):
+    command = [sys.executable, "-m", "burnish", "compile", two_layers, "-o", "m.so", "--dim", "batch=1"]
+    subprocess.run(command, env={**os.environ, "BURNISH_CACHE_DIR": "cache"}, cwd=tmp_path, check=True)
+    assert (tmp_path / "cache" / "runtime").is_dir() and (tmp_path / "m.so").is_file()
+
+
+def test_users_without_a_home(monkeypatch, tmp_path):
+    command = [sys.executable, "-c", "from burnish.settings import cache_dir; print(cache_dir())"]
+    failing = "import platformdirs\ndef none(*_): raise RuntimeError\nplatformdirs.user_cache_path = none\n"
+    command[2] = failing + command[2]
+    environment = {**os.environ, "BURNISH_CACHE_DIR": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert "InputError: the user has no home for a cache: set BURNISH_CACHE_DIR to a folder" in done.stderr
+    done = subprocess.run(
+        command, env=environment | {"BURNISH_CACHE_DIR": "/tmp/c"}, capture_output=True, text=True
+    )
+    assert done.stdout == "/tmp/c\n"
 
 
 def test_summary_counts_what_is_not_finite():

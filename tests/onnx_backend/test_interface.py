@@ -59,6 +59,28 @@ def test_what_is_compiled_in_is_no_input():
     assert list(compile.fed) == ["x"] and len(compile.calls) == 1
 
 
+def test_a_negative_size_is_open():
+    compile = Recorder()
+    rep = onnx_backend.BurnishRep(model(("x", 1, (-1, 3))), compile)
+    assert compile.calls == []
+    rep.run([X])
+    assert compile.calls == [{"shapes": {"x": (2, 3)}, "values": {}}]
+
+
+def test_the_modules_of_the_shapes_that_came_last_are_kept():
+    compile = Recorder()
+    rep = onnx_backend.BurnishRep(model(("x", 1, ("n", 3))), compile)
+    for n in range(1, onnx_backend.KEPT + 1):
+        rep.run([np.zeros((n, 3))])
+    rep.run([np.zeros((1, 3))])
+    rep.run([np.zeros((50, 3))])
+    assert len(compile.calls) == onnx_backend.KEPT + 1
+    rep.run([np.zeros((1, 3))])
+    assert len(compile.calls) == onnx_backend.KEPT + 1, "it was used since"
+    rep.run([np.zeros((2, 3))])
+    assert len(compile.calls) == onnx_backend.KEPT + 2, "it was not"
+
+
 def test_first_runs_of_several_threads():
     both = threading.Barrier(2)
 

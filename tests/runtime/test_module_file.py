@@ -194,9 +194,10 @@ def test_a_pipe_is_no_module(tmp_path):
         open_module(tmp_path / "pipe.so")
 
 
-def test_an_archive_whose_name_the_runtime_has(kernels, tmp_path):
-    with pytest.raises(InputError, match=r"the runtime has a burnish_run of its own; choose another"):
-        link(kernels, tmp_path / "run.a", "a")
+@pytest.mark.parametrize("name", ["run", "plan_data"])
+def test_an_archive_whose_name_the_runtime_has(kernels, tmp_path, name):
+    with pytest.raises(InputError, match=rf"the runtime has a burnish_{name} of its own; choose another"):
+        link(kernels, tmp_path / f"{name}.a", "a")
 
 
 def test_an_archive_of_the_name_in_the_headers_example(kernels, tmp_path):
