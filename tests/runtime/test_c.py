@@ -149,8 +149,8 @@ def test_two_archives_in_one_application(kernels, tmp_path, require_tool):
     cc = [require_tool("cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-I."]
     execute(*cc, "main.c", "one.a", "two.a", "-pthread", "-lm", "-o", "main", cwd=tmp_path)
     assert execute("./main", cwd=tmp_path) == "-500 -493\n"
-    both = '#include "one.h"\n#include "two.h"\nint main() { return !burnish_one.version + !burnish_two.version; }\n'
-    (tmp_path / "main.cpp").write_text(both)
+    both = "int main() { return !burnish_one.version + !burnish_two.version; }"
+    (tmp_path / "main.cpp").write_text(f'#include "one.h"\n#include "two.h"\n{both}\n')
     execute(require_tool("g++"), *STRICT, "-I.", "-fsyntax-only", "main.cpp", cwd=tmp_path)
 
 
