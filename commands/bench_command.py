@@ -338,7 +338,7 @@ def _tune(
     """Seconds that it took, by network and threads; a GPU's kernels are the same for all."""
     gpu = get_target(target).gpu is not None
     console = Console(stderr=True)
-    took = {}
+    took: dict[tuple[str, int], float] = {}
     for name, model in networks:
         for count in threads[:1] if gpu else threads:
             with show_progress(console) as progress:

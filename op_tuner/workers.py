@@ -141,9 +141,7 @@ class Workers:
             with self._client.as_current(), suppress(TimeoutError):
                 return list(self._distributed.wait(futures, _POLL, "FIRST_COMPLETED").done)
             there = set(self._addresses())
-            left = [
-                f for f in futures if self._asked[f] is not None and not there.intersection(self._asked[f])
-            ]
+            left = [f for f in futures if (able := self._asked[f]) and not there.intersection(able)]
             if there and left:
                 return left
             lonely = None if there else lonely or time.monotonic()

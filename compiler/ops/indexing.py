@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -239,7 +239,7 @@ class TensorScatter(Op):
         return (b.compute(past.dtype, past.shape, body, "cache"),)
 
 
-SCATTER_REDUCTIONS: dict[str, tuple[str | None, Callable[..., np.ndarray] | None]] = {
+SCATTER_REDUCTIONS: dict[str, tuple[str | None, np.ufunc | None]] = {
     "none": (None, None),
     "add": ("add", np.add),
     "mul": ("mul", np.multiply),
@@ -293,7 +293,7 @@ class ScatterElements(Op):
 
     def reference(self, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> tuple[np.ndarray, ...]:
         y, axis = x.copy(), self.axis % x.ndim
-        where = list(np.indices(indices.shape))
+        where: list[np.ndarray] = list(np.indices(indices.shape))
         where[axis] = wrapped_array(indices, x.shape[axis])
         if indices.size:
             at = np.ravel_multi_index(where, x.shape).reshape(-1)

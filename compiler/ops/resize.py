@@ -256,7 +256,7 @@ class Resize(Op):
         scale, outs = real(self.scales[axis]), self.sizes[axis]
         i: np.ndarray = np.arange(outs, dtype=real)
         length = scale * size  # the output's length before it was rounded down …
-        if abs(length - outs) < 1e-6 * outs:  # … but for what f32 made of a length that was given
+        if abs(float(length) - outs) < 1e-6 * outs:  # … but for what f32 made of a length that was given
             length = real(outs)
         match self.coordinates:
             case "align_corners":
