@@ -105,6 +105,9 @@ def _fail(message: str, code: int) -> None:
 
 
 def _usage(error: click.ClickException) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        sys.exit(2)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "burnish"
     _fail(f"{error.format_message()} See: {path} --help", 2)

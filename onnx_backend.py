@@ -17,8 +17,8 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 from .errors import InputError, NeedsValueError, UnsupportedError
 from .pipeline import compile as compile_model
 
-KEPT = 8
-"""Modules of a model, one for each set of shapes; each has weights, memory and threads of its own."""
+KEPT, MOST_MEMORY = 64, 4 << 30
+"""How many modules of a model are kept, one for each set of shapes, with how many bytes of memory."""
 Compile = Callable[..., Any]
 """`pipeline.compile`, or another function of its interface whose result has run(dict) → dict."""
 
@@ -80,9 +80,17 @@ class BurnishRep(BackendRep):
                 self._require(error)
                 continue
             self._modules[key] = module
-            for old in list(self._modules)[:-KEPT]:
-                self._modules.pop(old, None)
+            self._forget()
             return module
+
+    def _forget(self) -> None:
+        """Drops the modules that were not used for longest; the last one stays."""
+        last, *others = reversed(self._modules)
+        left = MOST_MEMORY - _memory(self._modules[last])
+        for n, key in enumerate(others, 1):
+            left -= _memory(self._modules[key])
+            if n >= KEPT or left < 0:
+                del self._modules[key]
 
     def _require(self, error: NeedsValueError) -> None:
         """Adds the inputs that the error asks for; raises it where they are known already, or none."""
@@ -90,6 +98,11 @@ class BurnishRep(BackendRep):
         if not more:
             raise error
         self._deciding += tuple(more)
+
+
+def _memory(module: Any) -> int:
+    plan = getattr(module, "plan", None)
+    return 0 if plan is None else int(plan.memory(module.threads))
 
 
 def _is_static(info: onnx.ValueInfoProto) -> bool:

@@ -168,7 +168,7 @@ def passes(
         "simplify": simplify,
         "convolve_transposed": convolve_transposed,
         "fold_again": fold,  # simplification moves arithmetic onto weights
-        "limit_operands": lambda graph: limit_operands(graph) if target.gpu else graph,
+        "limit_operands": lambda graph: limit_operands(graph, target),
         "fuse": fuse,
         "assign_layouts": lambda graph: lay_out(graph, target, threads, options, costs),
     }

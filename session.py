@@ -34,7 +34,7 @@ class NodeArg:
 
 
 class InferenceSession:
-    """A model, compiled when it is opened; one with open sizes is compiled for each new shape that it meets.
+    """A model, compiled when it is opened; one with open sizes for each shape that it meets; the latest stay.
 
     `path_or_bytes` is an .onnx file, its bytes, or a module's .so. Of `sess_options` only
     `intra_op_num_threads` counts (0: all cores); `providers` may name only CPUExecutionProvider.

@@ -88,7 +88,8 @@ def command(
                 "--stop-after shows the graph by predicted costs; leave out --measure, --records, --weights"
             )
         machine = get_target(target)
-        known = ["import", *passes(machine, threads or host_threads())]
+        workers = 1 if machine.gpu else threads or host_threads()
+        known = ["import", *passes(machine, workers)]
         if stop_after not in known:
             raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")
         graph = log.step("import", lambda: import_onnx(source.model, shapes=shapes, dims=dims))
@@ -96,7 +97,7 @@ def command(
             graph = optimise(
                 graph,
                 machine,
-                threads or host_threads(),
+                workers,
                 log,
                 stop_after,
                 plan_options(machine, plan, accuracy, memory_limit, precision),

@@ -75,6 +75,7 @@ def fixed(model: onnx.ModelProto, values: Mapping[str, str]) -> onnx.ModelProto:
     of such, or the name of a .npy file; InputError where it does not fit its input.
     """
     inputs = {info.name: info for info in model.graph.input}
+    model.ir_version = max(model.ir_version, 4)  # before, constants were inputs, too
     for name, text in values.items():
         if name not in inputs:
             raise InputError(

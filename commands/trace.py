@@ -42,7 +42,8 @@ def command(model, op, node, stop_after, target, shapes, dims, values, threads):
     """
     if (model is None) == (op is None):
         raise InputError("give either a model to trace, or --op with the name of a sample")
-    machine, workers = get_target(target), threads or host_threads()
+    machine = get_target(target)
+    workers = 1 if machine.gpu else threads or host_threads()
     known = ["onnx", "import", *passes(machine, workers), "fused", *RUNGS]
     if stop_after is not None and stop_after not in known:
         raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")

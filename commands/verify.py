@@ -17,6 +17,7 @@ from ..compiler.ir.graph import Graph, interpret
 from ..debug import Log
 from ..errors import BurnishError, InputError, ToolError, UnsupportedError
 from ..frontends.onnx.importer import import_onnx
+from ..frontends.onnx.interface import resolve_inputs
 from ..models import zoo
 from ..op_tuner.child import ChildEnded, answer_of
 from ..pipeline import Module, load
@@ -83,8 +84,10 @@ def command(
             raise InputError("--random-weights and --target compile: give the model instead of a module")
         if against and not model:
             raise InputError("--against compares with the model that was compiled: give it with --model")
+        if (shapes or dims) and not model:
+            raise InputError("--shape and --dim are of a model: give it with --model")
         module = load(found.path or "", verify_digest=True)
-        checks = _check_module(found, module, origin, against, shapes, dims, threads, precision, seed)
+        checks = _check_module(found, module, origin, against, threads, precision, seed)
     else:
         if model:
             raise InputError("--model goes with a module; a model is compared with itself")
@@ -107,28 +110,29 @@ def _check_module(
     module: Module,
     origin: Source | None,
     against: str | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    dims: Mapping[str, int],
     threads: Sequence[int],
     precision: str,
     seed: int,
 ) -> list[Check]:
-    """A module from a file: its digest is right already."""
+    """A module from a file: its digest is right already. Its shapes are those of the model that it is of."""
+    shapes = {info.name: info.shape for info in module.inputs}
     if origin is not None:
-        _check_origin(found, module, origin)
+        _check_origin(found, module, origin, shapes)
     feeds = random_feeds(origin or found, module.inputs, seed)
     judge = None
     if origin is None:
         click.echo("digest right; outputs are compared among numbers of threads only: give --model MODEL")
         expected: Arrays = module.run(feeds, threads[0])
     else:
-        oracles = choose_oracles(against, shapes, dims)
+        oracles = choose_oracles(against, shapes, {})
         expected, judge = _asked(oracles, origin.read(), feeds)
     least = 0.0 if origin is None else least_tolerance(origin.read())
     return check_threads(module, feeds, expected, threads, precision, least, judge)
 
 
-def _check_origin(found: Source, module: Module, origin: Source) -> None:
+def _check_origin(
+    found: Source, module: Module, origin: Source, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
     """InputError for a model that the module cannot be of. Inputs may have become constants."""
     graph = origin.read().graph
     inputs, outputs = ({info.name for info in infos} for infos in (graph.input, graph.output))
@@ -136,6 +140,7 @@ def _check_origin(found: Source, module: Module, origin: Source) -> None:
     other += [o.name for o in module.outputs if o.name not in outputs]
     if other:
         raise InputError(f"{found.path} was not compiled from {origin.name}, which has no {other[0]!r}")
+    resolve_inputs([info for info in graph.input if info.name in shapes], shapes, {}, {}, {})
 
 
 def _check_model(
@@ -156,10 +161,11 @@ def _check_model(
     proto, names = source.proto, [output.name for output in source.proto.graph.output]
     precision, checks = options["precision"], list[Check]()
     if layerwise and log.graphs:
-        graph = log.graphs[-1][1]
+        (_, imported), *_, (_, graph) = log.graphs
         log.graphs.clear()
-        watched = shared_values(graph, proto)
-        proto = with_outputs(proto, graph, watched)
+        watched = [value for value in shared_values(graph, proto) if value in imported.types]
+        proto = with_outputs(proto, imported, watched)
+        del imported
         nodes = {output: node.name for node in graph.nodes for output in node.outputs}
         del graph  # its weights are not needed any more
         click.echo(f"{len(watched)} intermediate values:")
@@ -250,7 +256,8 @@ def shared_values(graph: Graph, model: onnx.ModelProto) -> list[str]:
 
 
 def with_outputs(model: onnx.ModelProto, graph: Graph, values: Sequence[str]) -> onnx.ModelProto:
-    """A copy with more outputs. They exist in memory anyway, so that fusion stays as it is."""
+    """A copy with more outputs, of their types in `graph`, as imported: passes may keep them as other bytes.
+    They exist in memory anyway, so that fusion stays as it is."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     for value in values:

@@ -49,7 +49,7 @@ class Target:
 
     name: str
     triple: str
-    cpu: str  # LLVM's name of the CPU whose scheduling model is used
+    cpu: str  # LLVM's name of the CPU whose scheduling model is used; it may have more than `features`
     features: tuple[str, ...]  # instruction sets, in LLVM's spelling
     vector_bits: int
     vector_registers: int
@@ -89,6 +89,11 @@ class Target:
     def fast_dot(self) -> bool:
         """Whether one instruction does it."""
         return bool({*VNNI, "dotprod"} & set(self.features))
+
+    @property
+    def least_cpu(self) -> str:
+        """LLVM's name of the least CPU of the architecture: what code may assume besides `features`."""
+        return "x86-64" if self.arch == "x86_64" else "generic"
 
     @property
     def llvm_features(self) -> str:
@@ -196,7 +201,7 @@ def host() -> Target:
             "compile with --target for another machine"
         )
     cpu = llvm.get_host_cpu_name()
-    best = max(fitting, key=lambda t: (t.vector_bits, len(t.features), t.cpu == cpu))
+    best = max(fitting, key=lambda t: (t.vector_bits, len(t.features), t.cpu == cpu, t.multiply_adds))
     more = tuple(f for f in (*VNNI, *AMX) if f in _this_cpu()[1] and best.arch == "x86_64")
     if not _may_use_tiles():
         more = tuple(f for f in more if f not in AMX)
@@ -249,8 +254,31 @@ def runs_here(target: Target) -> bool:
 @lru_cache(maxsize=1)
 def _this_cpu() -> tuple[str, frozenset[str]]:
     """Architecture and features, as LLVM calls them."""
-    features = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
-    return llvm.get_process_triple().partition("-")[0], features
+    arch = llvm.get_process_triple().partition("-")[0]
+    features = {name for name, on in llvm.get_host_cpu_features().items() if on}
+    if arch == "aarch64" and sys.platform.startswith("linux"):  # of which LLVM asks for a few only
+        library = ctypes.CDLL(None)
+        library.getauxval.restype, library.getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+        features |= _of_hwcaps(library.getauxval(16), library.getauxval(26))
+    return arch, frozenset(features)
+
+
+def host_features() -> frozenset[str]:
+    """Of this machine's CPU, as LLVM calls them."""
+    return _this_cpu()[1]
+
+
+def _of_hwcaps(*words: int) -> set[str]:
+    """What Linux says of an ARM CPU in AT_HWCAP and AT_HWCAP2 (Documentation/arch/arm64/elf_hwcaps.rst), as
+    runtime/src/cpu.h reads it."""
+    return {name for name, (word, bit) in _HWCAPS.items() if words[word] >> bit & 1}
+
+
+_HWCAPS = {
+    "fp-armv8": (0, 0), "neon": (0, 1), "aes": (0, 3), "sha2": (0, 6), "crc": (0, 7), "lse": (0, 8),
+    "fullfp16": (0, 10), "rdm": (0, 12), "dotprod": (0, 20), "sve": (0, 22), "fp16fml": (0, 23),
+    "sve2": (1, 1), "i8mm": (1, 13), "bf16": (1, 14),
+}  # fmt: skip
 
 
 @lru_cache(maxsize=1)

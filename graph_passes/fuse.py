@@ -240,8 +240,9 @@ def _inner_stages(graph: Graph, nodes: list[Node]) -> int:
 def _keeps_checks(graph: Graph, before: list[Node], node: Node) -> bool:
     """Whether an operator that checks indices still checks all of them where it is computed with those before
     it: one that repeats its only row reads that one, whatever the index."""
-    own = _checks(graph, [node])
-    return not own or _checks(graph, [*before, node]) >= own + _checks(graph, before)
+    if not any(s.checks(st.body) for st in expression(node.op, graph.input_types(node)).stages):
+        return True
+    return _checks(graph, [*before, node]) >= _checks(graph, [node]) + _checks(graph, before)
 
 
 def _checks(graph: Graph, nodes: list[Node]) -> int:

@@ -1,27 +1,40 @@
-"""Concatenations of many parts in several steps, for GPUs: OpenCL guarantees kernels 1,024 bytes of operands,
-of which each takes 16, and CUDA 4,096."""
+"""Concatenations of many parts in several steps, for GPUs, whose kernels take so many operands.
+
+OpenCL guarantees 1,024 bytes of them, of which each takes 16; CUDA 4,096, 8 each.
+"""
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ops.movement import Concat
+from ..compiler.target import Target
 from .rewrite import Rewriter, rule
 
-MOST = 32
+MOST = {"opencl": 60, "cuda": 500}
 
 
-def limit_operands(graph: Graph) -> Graph:
-    if not any(isinstance(node.op, Concat) and len(node.inputs) > MOST for node in graph.nodes):
+def limit_operands(graph: Graph, target: Target) -> Graph:
+    if target.gpu is None:
         return graph
+    most = MOST[target.gpu.language]
+    if not any(isinstance(node.op, Concat) and len(node.inputs) > most for node in graph.nodes):
+        return graph
+    in_steps = rule("concat(a, …, y, z) => concat(concat(a, …), …, y, z)", Concat)(partial(_in_steps, most))
     return Rewriter(graph).run((in_steps,))
 
 
-@rule("concat(a, …, z) => concat(concat(a, …), …, concat(…, z))", Concat)
-def in_steps(r: Rewriter, node: Node) -> str | None:
-    parts = node.inputs
-    if len(parts) <= MOST:
+def _in_steps(most: int, r: Rewriter, node: Node) -> str | None:
+    """Only what is too much becomes one part with others, since it is copied twice."""
+    parts = list(node.inputs)
+    if len(parts) <= most:
         return None
-    while len(parts) > MOST:
-        some = [parts[n : n + MOST] for n in range(0, len(parts), MOST)]
-        parts = tuple(r.emit(node.op, *each) if len(each) > 1 else each[0] for each in some)
+    while len(parts) > most:
+        made: list[str | None] = []
+        while parts and len(made) + len(parts) > most:
+            size = min(most, len(made) + len(parts) - most + 1)
+            made.append(r.emit(node.op, *parts[:size]))
+            parts = parts[size:]
+        parts = made + parts
     return r.emit(node.op, *parts)

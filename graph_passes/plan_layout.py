@@ -324,14 +324,15 @@ class Planner:
         for value in (*graph.inputs, *producer):
             by = producer.get(value)
             maker = None if by is None else graph.nodes[by]
-            if len(kept_layouts(graph, value, maker, self.block)) == 1:
-                continue
             written: list[Layout | None]
             written = [None] if by is None else [d.writes for d in self.options[by]]
             wants = {
                 n: [wanted(graph, graph.nodes[n], d, value) for d in self.options[n]]
                 for n in readers.get(value, ())
             }
+            found = {*written, *(w for ws in wants.values() for w in ws)}
+            if found <= {None, ANY} and len(kept_layouts(graph, value, maker, self.block)) == 1:
+                continue
             needs_plain = value in graph.outputs
             asked = [w for ws in wants.values() for w in ws if not isinstance(w, str)]
             kept = _sets({*written, *asked, *[None] * needs_plain})

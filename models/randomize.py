@@ -159,6 +159,8 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, tuple[int, ...], i
             tensors[node.output[0]] = value
             yield node.output[0], tuple(value.dims), value.data_type
         elif node.op_type == "ConstantOfShape" and node.input[0] in tensors:
+            if tensors[node.input[0]].data_location == onnx.TensorProto.EXTERNAL:
+                continue  # not read here
             shape = tuple(int(size) for size in numpy_helper.to_array(tensors[node.input[0]]))
             yield node.output[0], shape, onnx.TensorProto.FLOAT if value is None else value.data_type
 

@@ -12,7 +12,7 @@ import llvmlite.binding as llvm
 
 from ..compiler.cuda_device import CudaDevice, find_cuda_device
 from ..compiler.opencl_device import OpenCLDevice, find_device
-from ..compiler.target import Target, host, host_threads
+from ..compiler.target import Target, host, host_features, host_threads
 
 _ISA = (
     "sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16",
@@ -57,8 +57,8 @@ class Hardware:
 @lru_cache(maxsize=1)
 def this_hardware() -> Hardware:
     """Read from the system; takes milliseconds."""
-    features, target = llvm.get_host_cpu_features(), host()
-    isa = tuple(name for name in _ISA if features.get(name))
+    features, target = host_features(), host()
+    isa = tuple(name for name in _ISA if name in features)
     return Hardware(
         _cpu_model(), llvm.get_host_cpu_name(), isa, host_threads(), target.l1, target.l2, target.l3
     )

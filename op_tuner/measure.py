@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TypeVar
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from ..compiler.build_kernel import Kernel, assemble, device_program
@@ -33,7 +32,7 @@ from ..compiler.ir.types import F32, I32, U8, TensorType
 from ..compiler.kernel_task import Config, KernelTask, RejectedConfig
 from ..compiler.lower.lower import finished, lower
 from ..compiler.opencl_device import OpenCLDevice, find_device
-from ..compiler.target import Target, host
+from ..compiler.target import Target, host, host_features
 from ..errors import InputError, InternalError, RunError
 from ..runtime import binding
 from ..runtime.build import DeviceCode
@@ -183,7 +182,8 @@ def run(
         times = [] if wrong else _repeat(runner.once, seconds, beat)
         wrong = wrong or runner.changed()
     except RunError as error:
-        return Measurement.failed("run", str(error), built.config)
+        what = "memory" if isinstance(error, MemoryError) else "run"
+        return Measurement.failed(what, str(error), built.config)
     if wrong:
         return Measurement.failed("wrong", wrong, built.config)
     low, median, high = np.percentile(times, (25, 50, 75))
@@ -198,8 +198,7 @@ def require_runnable(target: Target) -> None:
     if target.gpu is not None:
         _require_gpu(target)
         return
-    here = llvm.get_host_cpu_features()
-    lacking = [name for name in target.features if not here.get(name)]
+    lacking = [name for name in target.features if name not in host_features()]
     if lacking:
         what = ", ".join(lacking)
         raise InputError(f"target {target.name}: this machine lacks {what}; measure on one that has it")

@@ -339,7 +339,7 @@ class Records:
         of its measurements, so that one lucky run does not decide. Where there are measurements of the kind
         `evict`, these alone count.
         """
-        here = hardware_of(task.target)
+        here = self.hardware_for(task.target)
         own = [r for r in self.of(task) if is_own(r, here, evict)]
         told = self.told(task, here, evict)
         tried = {tuple(r.config.items()) for r in own}

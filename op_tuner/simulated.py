@@ -73,6 +73,16 @@ class Emulation:
         if blocks:
             self.plugin += f",blocks={SHARE}"
 
+    def try_out(self) -> None:
+        """ToolError where programs cannot be linked for the target, or the emulator refuses the plugin."""
+        source, program = self.folder / "nothing.c", self.folder / "nothing"
+        source.write_text("int main(void) { return 0; }\n")
+        command = [*find_compiler(self.target.arch, static=True).command, "-static", "-o", program, source]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        if done.returncode:
+            raise ToolError(f"linking a program for {self.target.arch}: {done.stderr.strip()[:300]}")
+        self.count([program])
+
     def version(self) -> str:
         """What the emulator calls itself."""
         done = subprocess.run([self.qemu, "--version"], capture_output=True, text=True, errors="replace")
@@ -154,7 +164,9 @@ class Simulated:
 
     @cached_property
     def emulation(self) -> Emulation:
-        return Emulation(self.target, self.folder, caches=True, blocks=self.pressure is not None)
+        found = Emulation(self.target, self.folder, caches=True, blocks=self.pressure is not None)
+        found.try_out()  # else every candidate would be told to have failed
+        return found
 
     def __call__(
         self, candidates: Sequence[Candidate], alone: bool = False

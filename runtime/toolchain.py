@@ -38,7 +38,8 @@ def identify(command: tuple[str, ...]) -> str | None:
 
 
 def split_command(variable: str, text: str) -> tuple[str, ...]:
-    """A command as a shell reads it, from a variable of the environment, to be run in any folder.
+    """A command as a shell reads it, from a variable of the environment; a relative path of its program is of
+    this folder, wherever it runs.
 
     ToolError if it cannot be read.
     """
@@ -108,6 +109,11 @@ def find_emulator(arch: str, cpu: str) -> tuple[str, ...]:
         path = shutil.which(name)
         if path and arch != HERE:
             return (path, "-cpu", cpu)
+    if arch == HERE:
+        raise ToolError(
+            f"the code is for {cpu}, and this CPU lacks some of its instructions; run the module on one "
+            f"that has them, or name an emulator with {EMULATOR.name}"
+        )
     raise ToolError(
         f"the code is for {cpu}, which this machine is not, and no emulator is found; save the module and "
         f"run it there, or install qemu-{arch} (Debian: qemu-user-static)"

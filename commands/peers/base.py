@@ -61,9 +61,10 @@ class Network:
 
 def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     kind = value.type.tensor_type
-    if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
+    dims = kind.shape.dim
+    if not kind.HasField("shape") or not all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims):
         return None
-    return tuple(dim.dim_value for dim in kind.shape.dim)
+    return tuple(d.dim_value for d in dims)
 
 
 class Runner(ABC):

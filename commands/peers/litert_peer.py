@@ -32,9 +32,9 @@ def fit(array: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
     """`array` with its axes in the order of `shape`; ToolError where it cannot be."""
     axes = _permutation(array.shape, shape)
     if axes is not None:
-        return np.ascontiguousarray(array.transpose(axes))
+        return np.asarray(array.transpose(axes), order="C")
     if array.size == np.prod(shape, dtype=np.int64):
-        return np.ascontiguousarray(array.reshape(shape))
+        return np.asarray(array.reshape(shape), order="C")
     raise ToolError(f"'{name}' is {array.shape} in the ONNX file and {shape} in the .tflite file")
 
 

@@ -40,11 +40,23 @@ def generate(program: Program, target: Target) -> KernelCode:
         declarations |= emitter.fn.declarations
         steps.append(Step(symbol, emitter.tasks, emitter.scratch_bytes))
     header = f'target triple = "{target.triple}"\n'
-    ir = header + "\n".join(sorted(declarations)) + "\n\n" + "\n\n".join(texts) + "\n" + _ATTRIBUTES
+    ir = (
+        header
+        + "\n".join(sorted(declarations))
+        + "\n\n"
+        + "\n\n".join(texts)
+        + "\n"
+        + _ATTRIBUTES % target.cpu
+    )
     return KernelCode(program.name, ir, tuple(steps), program.gang)
 
 
-_ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" }\n'
+_ATTRIBUTES = (
+    'attributes #0 = { nounwind "tune-cpu"="%s" '
+    '"prefer-vector-width"="512" "min-legal-vector-width"="512" }\n'
+)
+"""Code is scheduled for a CPU, but takes no instructions of it that the target does not name: some are
+hidden by hypervisors, and modules say which they need."""
 
 
 class _StepEmitter:
@@ -347,7 +359,7 @@ def _new_machine(target: Target, codemodel: str) -> llvm.TargetMachine:
     _initialize()
     triple = llvm.Target.from_triple(target.triple)
     return triple.create_target_machine(
-        cpu=target.cpu, features=target.llvm_features, opt=3, reloc="pic", codemodel=codemodel
+        cpu=target.least_cpu, features=target.llvm_features, opt=3, reloc="pic", codemodel=codemodel
     )
 
 

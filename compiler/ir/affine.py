@@ -86,7 +86,8 @@ def bounds(e: Expr, ranges: Mapping[str, Range]) -> Range:
         a, b = _atom_bounds(atom, ranges)
         lo += a * c if c > 0 else b * c
         hi += b * c if c > 0 else a * c
-    if not -(1 << 63) <= lo <= hi < 1 << 63 and is_data(e):
+    computed = form.terms != ((e, 1),)
+    if computed and not -(1 << 63) <= lo <= hi < 1 << 63 and is_data(e):
         return -_BIG, _BIG
     return max(lo, -_BIG), min(hi, _BIG)
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ..ir import affine
 from ..ir import scalar as s
 from ..ir.loops import Store
 from ..ir.scalar import Expr, Load
-from .nest import Nest, nest_stores
+from .nest import Nest
 from .schedule import Schedule
 
 
-def compute_on_padding(sch: Schedule, nest: Nest, parent: Nest) -> None:
-    """if g: t = f(x)   →   t = f(g ? x : 0)      for a temporary with room for whole vectors"""
+def compute_on_padding(sch: Schedule, nest: Nest, parent: Nest, roomy: Collection[str]) -> None:
+    """if g: t = f(x)   →   t = f(g ? x : 0)      for a `roomy` temporary, which has room for whole vectors"""
     body = nest.body[0]
     if not nest.guards or len(nest.body) != 1 or not isinstance(body, Store):
         return
     if s.checks(body.value):
         return
-    written = nest_stores(parent)  # here, and so with room for whole vectors
-    shapes = {b.name: b.shape for b in (*sch.params, *sch.temps) if b.name not in written}
+    shapes = {b.name: b.shape for b in (*sch.params, *sch.temps) if b.name not in roomy}
     ranges = {lp.var: (0, lp.extent - 1) for lp in (*parent.loops, *nest.loops)}
 
     def guarded(e: Expr) -> Expr | None:

@@ -24,6 +24,7 @@ from ..ir.scalar import Binary, Expr, Load, Var
 from ..kernel_task import Config, KernelTask
 from ..schedule.canonical import canonical
 from ..schedule.nest import Nest
+from ..schedule.padding import may_leave
 from ..schedule.relayout import relayout
 from ..schedule.rewrite_expr import rename_axes
 from ..schedule.schedule import Schedule
@@ -326,7 +327,7 @@ def _guard_loads(sch: Schedule, acc: Stage) -> None:
         needed = [
             g
             for g in data_guards
-            if s.variables(g) & s.variables(e) and _may_leave(e, shapes[e.tensor], ranges)
+            if s.variables(g) & s.variables(e) and may_leave(e, shapes[e.tensor], ranges)
         ]
         return s.select(s.both(*needed), e, s.const(0, e.type)) if needed else None
 
@@ -338,12 +339,6 @@ def _guard_loads(sch: Schedule, acc: Stage) -> None:
 
 def _data_vars(sch: Schedule) -> list[str]:
     return sch.nest(f"{ACC}.init").vars
-
-
-def _may_leave(load: Load, shape: tuple[int, ...], ranges: dict[str, affine.Range]) -> bool:
-    return any(
-        affine.bounds(e, ranges)[0] < 0 or affine.bounds(e, ranges)[1] >= d for e, d in zip(load.index, shape)
-    )
 
 
 def _pack_nest(sch: Schedule, nest: Nest, target: Target) -> None:

@@ -331,7 +331,7 @@ def _square(sch: Schedule, st: Stage, plan: Plan, loops: Loops, tiles: list[str]
     sch.annotate("vector", f"{last}_i", within=[st.name])
     parent = sch.merge(labels, len(shared))
     for nest in parent.children()[: len(tiles)]:
-        compute_on_padding(sch, nest, parent)
+        compute_on_padding(sch, nest, parent, tiles)
     for tile in tiles:
         sch.stage(tile, parent, "register")
     for outer in parent.loops[: loops.dealt]:

@@ -267,7 +267,7 @@ def _build(
     local = [name for name in stages if name not in expr.outputs and _readers(expr, name) <= set(stages)]
     for nest in parent.children():
         if set(nest_stores(nest)) <= set(local):
-            compute_on_padding(sch, nest, parent)
+            compute_on_padding(sch, nest, parent, local)
     for name in local:
         sch.stage(name, parent, _scope(parent, name))
     return parent

@@ -23,13 +23,24 @@ MAX_ITERATIONS = 2048
 def _graph(c: NodeContext, name: str, inputs: int | None = None, outputs: int = 0) -> GraphProto:
     for a in c.node.attribute:
         if a.name == name and a.type == AttributeProto.GRAPH:
-            if inputs is not None and (len(a.g.input) != inputs or len(a.g.output) < outputs):
+            g = a.g if inputs is None or len(a.g.input) == inputs else _without_constants(a.g)
+            if inputs is not None and (len(g.input) != inputs or len(g.output) < outputs):
                 raise ModelError(
-                    f"{c.label}: its {name} has {len(a.g.input)} inputs and {len(a.g.output)} outputs, "
+                    f"{c.label}: its {name} has {len(g.input)} inputs and {len(g.output)} outputs, "
                     f"expected {inputs} and at least {outputs}"
                 )
-            return a.g
+            return g
     raise ModelError(f"{c.label}: attribute {name!r} is missing")
+
+
+def _without_constants(graph: GraphProto) -> GraphProto:
+    """A copy whose initializers are no inputs, as they had to be up to version 3 of the format."""
+    held = {t.name for t in graph.initializer}
+    result = GraphProto()
+    result.CopyFrom(graph)
+    del result.input[:]
+    result.input.extend(i for i in graph.input if i.name not in held)
+    return result
 
 
 def _one(c: NodeContext, value: str | None, what: str) -> bool | int:

@@ -251,8 +251,9 @@ class Importer:
         """Imports the body of a control-flow operator; returns the values of its outputs."""
         if scope.depth >= MAX_DEPTH:
             raise ModelError(f"node {scope.prefix!r}: graphs are nested deeper than {MAX_DEPTH}")
-        scope.values.update(zip((i.name for i in graph.input), arguments))
-        self.initializers(graph, scope)
+        given = dict(zip((i.name for i in graph.input), arguments))
+        scope.values.update(given)
+        self.initializers(graph, scope, skip=given)  # they are what is not given
         self.nodes(graph.node, scope)
         for o in graph.output:
             if o.name not in scope.values:

@@ -195,19 +195,21 @@ def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str 
     length = c.type(k).dims[2]
     narrow, number = c.type(q).dtype.name, np.float32  # what is masked leaves the range of f16
     scale = c.attr("scale") or 1 / math.sqrt(size)
-    products = c.one(Cast("f32"), c.one(MatMul(trans_b=True), q, k))
-    scores = c.one(Binary("mul"), products, c.const(np.array(scale, number)))
+    wide = (c.one(Cast("f32"), x) for x in (q, k))  # products that are not scaled yet leave f16's range
+    scores = c.one(Binary("mul"), c.one(MatMul(trans_b=True), *wide), c.const(np.array(scale, number)))
     added = None if added is None else c.one(Cast("f32"), added)
-    terms = [added]
+    hidden, lowest = None, np.finfo(number).min
     if mask is not None:
         visible = seen(c, mask, batch, steps, length)
-        hidden = c.const(np.array(c.attr("mask_filter_value", -1e4), number))
-        terms.append(c.one(Where(), visible, c.const(np.array(0, number)), hidden))
+        masked = c.const(np.array(c.attr("mask_filter_value", -1e4), number))
+        hidden = c.one(Where(), visible, c.const(np.array(0, number)), masked)
     if c.attr("unidirectional", 0):
-        later = np.triu(np.full((steps, length), np.finfo(number).min, number), past + 1)
+        later = np.triu(np.full((steps, length), lowest, number), past + 1)
         later[-1:] = 0  # the last step sees all, in onnxruntime, even if there are more keys
-        terms.append(c.const(later))
-    shares = c.one(Cast(narrow), c.one(Softmax(3), total(c, scores, *terms)))
+        hidden = total(c, hidden, c.const(later))
+        if mask is not None:  # what is hidden twice is no less than what is hidden once
+            hidden = c.one(Binary("max"), hidden, c.const(np.array(lowest, number)))
+    shares = c.one(Cast(narrow), c.one(Softmax(3), total(c, scores, hidden, added)))
     result = c.one(MatMul(), shares, v)
     return c.one(Reshape((batch, steps, count * c.type(v).dims[3])), c.one(Transpose((0, 2, 1, 3)), result))
 

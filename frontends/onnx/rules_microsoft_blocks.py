@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...compiler.ir.types import F16, F32
+from ...compiler.ir.types import F16, F32, I64
 from ...compiler.ops.block_products import WIDTHS, BlockMatMul, UnpackBlocks
-from ...compiler.ops.elementwise import Binary
+from ...compiler.ops.elementwise import Binary, Cast, Where
 from ...compiler.ops.indexing import Gather
 from ...compiler.ops.matmul import MatMul
+from ...compiler.ops.movement import Reshape
 from ...compiler.ops.shapes import axis_of
 from ...errors import ModelError
 from .registry import NodeContext
@@ -63,9 +64,11 @@ def _blocks_of_terms(c: NodeContext, group: str, terms: int, blocks: int) -> np.
 
 @microsoft("GatherBlockQuantized")
 def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str, zeros: str | None = None):
-    """Of integers of 4 bits, or of bytes, which hold their numbers along the last axis."""
+    """Of integers of 4 bits, of short floats, or of bytes, which hold their numbers along the last axis. An
+    index out of range gives zeros."""
     stored, factors = _known(c, data, "data"), _scales(c, scales)
-    bits = _bits(c)
+    floats = data in c.g.narrow and stored.dtype.kind == "f"
+    bits = BITS[-1] if floats else _bits(c)
     if data in c.g.narrow:
         numbers, default = stored, 0
     else:
@@ -74,11 +77,15 @@ def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str,
         raise c.unsupported(f"data {c.type(data)}", "export the table as rows")
     gathered = axis_of(c.attr("gather_axis", 0), stored.ndim)
     axis, size = axis_of(c.attr("quantize_axis", 1), stored.ndim), c.attr("block_size", 128)
+    size = size or numbers.shape[axis] if floats else size
     blocks = -(-numbers.shape[axis] // max(size, 1))
     expected = tuple(blocks if n == axis else d for n, d in enumerate(numbers.shape))
+    if floats and factors.ndim == len(expected):
+        factors = np.broadcast_to(factors, [e if f == 1 else f for e, f in zip(expected, factors.shape)])
     if size < 1 or factors.shape != expected:
         raise ModelError(f"{c.label}: scales {list(factors.shape)}, expected {list(expected)}")
     middle = _middle(c, zeros, bits, default, *expected)
+    indices, inside = _inside(c, indices, stored.shape[gathered], stored.ndim - 1 - gathered)
     if (
         _stays(c, data, bits, numbers.shape[axis], size)
         and gathered < axis == stored.ndim - 1
@@ -87,10 +94,24 @@ def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str,
         parts = [stored.reshape(*expected, size * bits // 8), factors]
         parts += [] if zeros is None else [-middle * factors]
         rows = (c.one(Gather(gathered), c.const(p), indices) for p in parts)
-        return c.emit(UnpackBlocks(bits, default if zeros is None else 0), *rows)
-    spread = np.arange(numbers.shape[axis]) // size
-    table = (numbers - middle.take(spread, axis)) * factors.take(spread, axis)
-    return c.emit(Gather(gathered), c.const(table.astype(factors.dtype)), indices)
+        result = c.one(UnpackBlocks(bits, default if zeros is None else 0), *rows)
+    else:
+        spread = np.arange(numbers.shape[axis]) // size
+        table = (numbers - middle.take(spread, axis)) * factors.take(spread, axis)
+        result = c.one(Gather(gathered), c.const(table.astype(factors.dtype)), indices)
+    return result if inside is None else c.one(Where(), inside, result, c.const(np.zeros((), factors.dtype)))
+
+
+def _inside(c: NodeContext, indices: str, count: int, behind: int) -> tuple[str, str | None]:
+    """Indices of `count` rows, and which of them were so before, for `behind` more axes; None if all were."""
+    held = c.g.constants.get(indices)
+    if count < 1 or (held is not None and (np.abs(held.astype(np.int64) + 0.5) < count).all()):
+        return indices, None
+    wide = c.one(Cast(I64.name), indices)
+    least, most = (c.const(np.array(n, np.int64)) for n in (-count, count - 1))
+    near = c.one(Binary("min"), c.one(Binary("max"), wide, least), most)
+    inside = c.one(Binary("eq"), near, wide)
+    return near, c.one(Reshape((*c.type(indices).dims, *(1,) * behind)), inside)
 
 
 def _stays(c: NodeContext, value: str, bits: int, terms: int, size: int) -> bool:

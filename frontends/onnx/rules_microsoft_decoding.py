@@ -33,18 +33,26 @@ def group_query_attention(
     places: str | None = None,
     added: str | None = None,
     sinks: str | None = None,
-    *scales: str | None,
+    key_scale: str | None = None,
+    value_scale: str | None = None,
+    *others: str | None,
 ) -> Results:
-    """The new steps of a batch, after those of its cache, see only what came before them.
+    """The new steps of a batch, after those of its cache, see what came before them, or all with causal=0.
 
     ends     [batch] the last step of each, counted with those of the cache
     whole    the number of steps of the longest, which decides the size of the cache that results
-    places   [batch, steps] for the rotary embedding; else new steps follow those of the cache
-    added    [batch or 1, heads or 1, steps, cache] to the scores
+    places   [batch, steps] for the rotary embedding; else new steps follow those of the cache. In a first
+             prompt all follow the first.
+    added    [batch or 1, heads or 1, steps, whole or the cache's length] to the scores
     sinks    [heads] scores of one more key, which has no value
     """
-    if any(s is not None for s in scales) or c.attr("kv_cache_bit_width", 0):
+    if key_scale is not None or value_scale is not None or c.attr("kv_cache_bit_width", 0):
         raise c.unsupported("a quantised cache", "export the model with a cache of floats")
+    for name, value in zip(("q_norm_weight", "k_norm_weight", "query_seqlens"), others):
+        if value is not None:
+            raise c.unsupported(f"the input {name}")
+    if c.attr("sliding_window_cache", 0):
+        raise c.unsupported("sliding_window_cache=1", "export the model with a cache of all steps")
     if c.wants(3):
         raise c.unsupported("an output of the scores")
     groups, own = c.required("kv_num_heads"), c.required("num_heads")
@@ -57,6 +65,8 @@ def group_query_attention(
         q, k, v = _unpacked(c, q, counts)
     queries, keys, values = (by_head(c, x, n) for x, n in zip((q, k, v), counts))
     batch, steps, _, size = c.type(queries).dims
+    if steps and not c.type(keys).dims[1]:
+        raise c.unsupported("queries of the cache of another layer")
     for new in (keys, values):
         if c.type(new).dims != (batch, steps, groups, size):
             expected = f"[{batch}, {steps}, {groups * size}]"
@@ -66,15 +76,25 @@ def group_query_attention(
     if c.attr("do_rotary", 0):
         if cosines is None or sines is None:
             raise ModelError(f"{c.label}: do_rotary without tables of cosines and sines")
-        following = c.one(
-            Binary("add"), c.one(Reshape((batch, 1)), first), c.const(np.arange(steps, dtype=np.int64))
-        )
-        at = following if places is None else places
+        at = first if places is None else places
+        if places is None or steps == length:
+            begin = (
+                c.one(Reshape((batch, 1)), at) if places is None else part(c, part(c, at, 0, 0, 1), 1, 0, 1)
+            )
+            at = c.one(Binary("add"), begin, c.const(np.arange(steps, dtype=np.int64)))
+        if c.type(at).dims[0] == 1:
+            at = c.one(Reshape((steps,)), at)
         pairs = bool(c.attr("rotary_interleaved", 0))
         queries, keys = (turned(c, x, at, cosines, sines, pairs) for x in (queries, keys))
     queries, keys, values = (c.one(Transpose((0, 2, 1, 3)), x) for x in (queries, keys, values))
     keys, values = (_cache(c, past, new, first, length) for past, new in ((past_k, keys), (past_v, values)))
-    return _attend(c, queries, keys, values, first, added, sinks), keys, values, None
+    if c.attr("causal", 1):
+        visible = _before(c, first, steps, c.type(keys).dims[2])
+    else:
+        visible = _until(c, ends, c.type(keys).dims[2])
+    if added is not None:
+        added = _by_group(c, added, groups, own // groups, length, c.type(keys).dims[2])
+    return _attend(c, queries, keys, values, visible, added, sinks), keys, values, None
 
 
 def _unpacked(c: NodeContext, x: str, counts: tuple[int, ...]) -> list[str]:
@@ -114,7 +134,9 @@ def _cache(c: NodeContext, past: str | None, new: str, first: str, length: int) 
     return c.one(TensorScatter(2), past, new, first)
 
 
-def _attend(c: NodeContext, q: str, k: str, v: str, first: str, added: str | None, sinks: str | None) -> str:
+def _attend(
+    c: NodeContext, q: str, k: str, v: str, visible: str, added: str | None, sinks: str | None
+) -> str:
     """[batch, steps, heads · size] of q [batch, heads, steps, size]; neighbours share heads of k and v."""
     batch, own, steps, size = c.type(q).dims
     _, groups, length, _ = c.type(k).dims
@@ -124,15 +146,15 @@ def _attend(c: NodeContext, q: str, k: str, v: str, first: str, added: str | Non
         return c.const(np.array(value, np.float32))
 
     rows = c.one(Reshape((batch, groups, shared * steps, size)), q)
-    scores = c.one(Cast("f32"), c.one(MatMul(trans_b=True), rows, k))
+    wide = (c.one(Cast("f32"), x) for x in (rows, k))  # products that are not scaled yet leave f16's range
+    scores = c.one(MatMul(trans_b=True), *wide)
     scores = c.one(Binary("mul"), scores, number(c.attr("scale", 0.0) or 1 / math.sqrt(size)))
     scores = c.one(Reshape((batch, groups, shared, steps, length)), scores)
     if cap := c.attr("softcap", 0.0):
         scores = c.one(Binary("mul"), scores, number(1 / cap))
         scores = c.one(Binary("mul"), c.one(Unary("tanh"), scores), number(cap))
     if added is not None:
-        scores = total(c, scores, _by_group(c, added, groups, shared, steps, length))
-    visible = _visible(c, first, steps, length)
+        scores = total(c, scores, added)
     scores = c.one(Where(), visible, scores, number(float(np.finfo(np.float32).min)))
     if sinks is not None or c.attr("smooth_softmax", 0) == 1:
         sinks = (
@@ -147,7 +169,15 @@ def _attend(c: NodeContext, q: str, k: str, v: str, first: str, added: str | Non
     return c.one(Reshape((batch, steps, own * size)), c.one(Transpose((0, 2, 1, 3)), result))
 
 
-def _visible(c: NodeContext, first: str, steps: int, length: int) -> str:
+def _until(c: NodeContext, ends: str, length: int) -> str:
+    """bool[batch, 1, 1, 1, length]: all keys that there are."""
+    if c.attr("local_window_size", -1) > 0:
+        raise c.unsupported("a window of keys where causal is 0")
+    last = c.one(Cast(I64.name), c.one(Reshape((c.type(ends).size, 1, 1, 1, 1)), ends))
+    return c.one(Binary("le"), c.const(np.arange(length, dtype=np.int64)), last)
+
+
+def _before(c: NodeContext, first: str, steps: int, length: int) -> str:
     """bool[batch, 1, 1, steps, length]: no later step, and of those before at most a window."""
     batch = c.type(first).dims[0]
     new = c.const(np.arange(steps, dtype=np.int64).reshape(steps, 1))
@@ -160,11 +190,13 @@ def _visible(c: NodeContext, first: str, steps: int, length: int) -> str:
     return visible
 
 
-def _by_group(c: NodeContext, added: str, groups: int, shared: int, steps: int, length: int) -> str:
-    """Scores for each head, or for all, as those of groups."""
+def _by_group(c: NodeContext, added: str, groups: int, shared: int, whole: int, length: int) -> str:
+    """Scores of `whole` or all `length` keys for each head, or for all, as those of groups and all keys."""
     type = c.type(added)
-    if type.rank != 4 or type.dims[1] not in (1, groups * shared) or type.dims[2:] != (steps, length):
-        expected = f"[batch or 1, {groups * shared} or 1, {steps}, {length}]"
+    if type.rank != 4 or type.dims[1] not in (1, groups * shared) or type.dims[3] not in (whole, length):
+        expected = f"[batch or 1, {groups * shared} or 1, steps, {whole}]"
         raise c.unsupported(f"scores {type} that are added", f"expected {expected}")
     by_group = (1, 1) if type.dims[1] == 1 else (groups, shared)
-    return c.one(Cast("f32"), c.one(Reshape((type.dims[0], *by_group, steps, length)), added))
+    added = c.one(Cast("f32"), c.one(Reshape((type.dims[0], *by_group, *type.dims[2:])), added))
+    more = length - type.dims[3]
+    return c.one(Pad((0,) * 5, (0,) * 4 + (more,)), added) if more else added

@@ -8,6 +8,7 @@ import onnx
 
 from ...errors import ModelError
 from .check import load
+from .external_data import checked_bytes, onnx_dtype
 
 
 def read_whole(source: str | Path | bytes) -> onnx.ModelProto:
@@ -15,6 +16,13 @@ def read_whole(source: str | Path | bytes) -> onnx.ModelProto:
     missing or lies outside of the model's folder."""
     model = load(source).proto
     if isinstance(source, (str, Path)):
+        for tensor in model.graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL and not any(
+                entry.key == "length" for entry in tensor.external_data
+            ):  # onnx would read to the end of the file
+                what = f"initializer {tensor.name!r}"
+                size = checked_bytes(onnx_dtype(tensor.data_type, what), tensor.dims, what)
+                tensor.external_data.add(key="length", value=str(size))
         try:
             onnx.load_external_data_for_model(model, str(Path(source).parent))
         except Exception as error:

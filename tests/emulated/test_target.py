@@ -25,3 +25,10 @@ def test_a_machine_without_vectors_is_refused(monkeypatch):
     monkeypatch.setattr(target, "_this_cpu", lambda: ("aarch64", frozenset()))
     with pytest.raises(InputError, match="lacks SSE4\\.2 or NEON"):
         target.host.__wrapped__()
+
+
+def test_what_linux_says_of_a_neoverse_n1_is_enough_for_it():
+    """The words of a Graviton 2; LLVM asks for neon, crc and the like alone."""
+    found = target._of_hwcaps(0x119FFF, 0)
+    assert found >= set(target.TARGETS["neoverse-n1"].features) and not found & {"sve", "i8mm", "bf16"}
+    assert target._of_hwcaps(0x3, 0) == {"fp-armv8", "neon"}

@@ -84,6 +84,14 @@ def test_decided_conditions_hold_everywhere_or_nowhere(cond, known):
     np.testing.assert_array_equal(everywhere(simplify(cond, known), known), values)
 
 
+def test_only_arithmetic_on_what_is_read_wraps():
+    x = s.Load("x", (s.const(0),), I64)
+    assert bounds(s.maximum(s.minimum(x, 15), 0), {}) == (0, 15)
+    assert bounds(s.minimum(s.maximum(x, 0), 15), {}) == (0, 15)
+    assert bounds(s.maximum(x, 0) + 1, {})[0] < 0
+    assert bounds(s.minimum(s.maximum(x, 0), 15) * 2 + 1, {}) == (1, 31)
+
+
 def test_split_and_fused_indices_become_simple():
     o, v = Var("o"), Var("v")
     known = {"o": (0, 9), "v": (0, 15)}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -67,18 +68,23 @@ def test_a_negative_size_is_open():
     assert compile.calls == [{"shapes": {"x": (2, 3)}, "values": {}}]
 
 
-def test_the_modules_of_the_shapes_that_came_last_are_kept():
+@pytest.mark.parametrize("limit", ["number", "memory"])
+def test_the_modules_of_the_shapes_that_came_last_are_kept(monkeypatch, limit):
     compile = Recorder()
+    monkeypatch.setattr(onnx_backend, "KEPT", 8 if limit == "number" else 100)
+    if limit == "memory":
+        compile.threads, compile.plan = 1, SimpleNamespace(memory=lambda threads: threads * 500)
+        monkeypatch.setattr(onnx_backend, "MOST_MEMORY", 4000)
     rep = onnx_backend.BurnishRep(model(("x", 1, ("n", 3))), compile)
-    for n in range(1, onnx_backend.KEPT + 1):
+    for n in range(1, 8 + 1):
         rep.run([np.zeros((n, 3))])
     rep.run([np.zeros((1, 3))])
     rep.run([np.zeros((50, 3))])
-    assert len(compile.calls) == onnx_backend.KEPT + 1
+    assert len(compile.calls) == 8 + 1
     rep.run([np.zeros((1, 3))])
-    assert len(compile.calls) == onnx_backend.KEPT + 1, "it was used since"
+    assert len(compile.calls) == 8 + 1, "it was used since"
     rep.run([np.zeros((2, 3))])
-    assert len(compile.calls) == onnx_backend.KEPT + 2, "it was not"
+    assert len(compile.calls) == 8 + 2, "it was not"
 
 
 def test_first_runs_of_several_threads():

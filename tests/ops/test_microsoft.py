@@ -186,6 +186,11 @@ DECODING = [
     decoding(1, 3, rest=(None,) * 4 + (f32(4),)),
     decoding(1, 3, rest=(None,) * 3 + (f32(1, 4, 3, 7),)),
     decoding(1, 3, rest=(None,) * 3 + (f32(1, 1, 3, 7),), softcap=0.5),
+    decoding(1, 3, room=9, rest=(None,) * 3 + (f32(1, 1, 3, 7),)),
+    decoding(2, 5, (0, 0), None, 5, (*TURNS, np.array([[2, 1, 0, 7, 9], [3, 0, 5, 1, 2]])), do_rotary=1),
+    decoding(2, 5, (0, 0), None, 5, causal=0),
+    decoding(1, 3, causal=0),
+    decoding(2, 1, (5, 3), 5, 6, causal=0),
 ]
 
 
@@ -229,6 +234,17 @@ BLOCKS = [
         )
         for bits in (4, 8)
         for zero in ((), (integers(np.uint8, 9, bits // 4),))
+    ),
+    *(
+        own(
+            "GatherBlockQuantized",
+            (integers(np.uint8, 9, 16), np.array([[3, 9], [-9, -10]]), np.abs(f32(9, scales)) / 4),
+            bits=4,
+            block_size=size,
+            quantize_axis=1,
+            stored=(0, 2),
+        )
+        for size, scales in ((16, 2), (32, 1))
     ),
     *(
         replace(

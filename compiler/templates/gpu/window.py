@@ -177,7 +177,7 @@ def predicted_time(w: Window, p: Params, gpu: Gpu) -> float:
     blocks = -(-size(w.channels) // p.channels)
     for pair, t, e in zip(w.pairs, p.threads, p.elements):
         blocks *= -(-pair.axis.extent // (t * e))
-    thread = math.prod(pair.reach(e) for pair, e in zip(w.pairs, p.elements))
+    thread = math.prod(len(columns(pair, e)) for pair, e in zip(w.pairs, p.elements))
     together = min(p.channels, w.group[0].axes[-1].extent) if w.channels_last else p.threads[-1]
     apart = 1 + 8 / min(together, gpu.warp)  # of what comes with an element, little is wanted
     if not w.channels_last:
