@@ -86,6 +86,12 @@ def test_a_cache_in_a_folder_that_is_relative(two_layers, tmp_path):
     assert (tmp_path / "cache" / "runtime").is_dir() and (tmp_path / "m.so").is_file()
 
 
+def test_without_arguments_there_is_help(burnish):
+    for command in ((), ("records",)):
+        said = burnish(*command, code=2).output
+        assert said.startswith("Usage: burnish") and "\n  " in said and "error" not in said
+
+
 def test_users_without_a_home(monkeypatch, tmp_path):
     command = [sys.executable, "-c", "from burnish.settings import cache_dir; print(cache_dir())"]
     failing = "import platformdirs\ndef none(*_): raise RuntimeError\nplatformdirs.user_cache_path = none\n"
@@ -145,6 +151,35 @@ def test_verify_compares_outputs_and_layers(burnish, two_layers, tmp_path):
     burnish("verify", two_layers, "--dim", "batch=2", "--random-weights", "--seed", 3)
 
 
+def test_verify_asks_for_bytes_as_the_model_has_them(burnish, tmp_path):
+    """Activations of i8 are kept as u8 where dot products multiply these."""
+    rng = np.random.default_rng(0)
+    held = {
+        "scale": np.float32(0.02),
+        "zero": np.int8(0),
+        "w": rng.integers(-127, 128, (8, 8, 3, 3)).astype(np.int8),
+        "w_scale": np.float32(0.01),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], "quantise"),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "w_scale"], ["v"]),
+        helper.make_node("Conv", ["d", "v"], ["c"], pads=[1] * 4),
+        helper.make_node("Add", ["c", "d"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 8, 16, 16))
+    kept = [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in held.items()]
+    graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], kept)
+    save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "q.onnx",
+    )
+    for oracle in ("onnxruntime", "reference"):
+        options = ("--layerwise", "--against", oracle, "--threads", 1)
+        said = burnish("verify", tmp_path / "q.onnx", *options).stdout
+        assert "ok: " in said and "q int8[1,8,16,16] (quantise)" in said
+
+
 def test_verify_survives_onnxruntime(error, two_layers, monkeypatch):
     monkeypatch.setattr(OnnxRuntime, "reference", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     message = error("verify", two_layers, "--dim", "batch=2")
@@ -170,6 +205,11 @@ def test_what_a_module_cannot_be_asked(burnish, error, two_layers, tmp_path):
     assert "was not compiled from digits, which has no 'x'" in error("verify", path, "--model", "digits")
     assert "give it with --model" in error("verify", path, "--against", "reference")
     assert "give the model instead" in error("verify", path, "--random-weights")
+    assert "--shape and --dim are of a model" in error("verify", path, "--dim", "batch=1")
+    burnish("compile", "digits", "--dim", "batch=3", "-o", tmp_path / "d.so")
+    for against in ((), ("--against", "reference")):
+        message = error("verify", tmp_path / "d.so", "--model", "digits", *against)
+        assert "f32[1,1,8,8]" in message and "does not fit" in message
     assert "is compiled for its target" in error("run", path, "--target", "cortex-a72")
 
 

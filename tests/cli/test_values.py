@@ -111,3 +111,18 @@ def test_who_is_right_where_onnxruntime_differs():
     assert judged(checks, ours, lambda: theirs, "f32", 0.0) == checks
     (again,) = judged(checks, ours, lambda: ours, "f32", 0.0)
     assert again.ok and again.text().endswith("by the operators' definitions, onnxruntime has 1.0e-03")
+
+
+def test_a_constant_of_a_model_of_version_3(burnish, tmp_path):
+    """Whose constants are inputs, too."""
+    node = helper.make_node("Reshape", ["x", "s"], ["y"])
+    infos = [
+        helper.make_tensor_value_info(*i)
+        for i in (("x", TensorProto.FLOAT, (2, 3)), ("s", TensorProto.INT64, (2,)))
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", infos, [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=3)
+    onnx.save(model, tmp_path / "m.onnx")
+    said = burnish("run", tmp_path / "m.onnx", "--value", "s=[3,-1]").stdout
+    assert "output y: f32[3,2]" in said

@@ -128,6 +128,25 @@ def test_products_of_three_constants_are_taken_in_pairs():
     np.testing.assert_allclose(out["y"], ARRAY * 8, rtol=1e-4)
 
 
+def test_constants_of_branches_may_be_inputs_in_old_files():
+    """Up to version 3 of the format they had to be."""
+    branch = graph(
+        [node("Add", ["x", "one"], ["t"])], [value("one", (1,))], [value("t", (2, 3))], [weight("one", [1])]
+    )
+    nodes = [node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)]
+    given = [weight("c", True, bool)]
+    m = model(nodes, [X, value("c", (), TensorProto.BOOL)], [Y], given, opset=8, ir=3)
+    _, out = run(m)
+    np.testing.assert_array_equal(out["y"], ARRAY + 1)
+
+
+def test_types_that_are_not_said_are_computed():
+    m = model([node("Relu", ["x"], ["t"]), node("Neg", ["t"], ["y"])], [X], [value("y", (2, 3), 0)])
+    m.graph.value_info.append(value("t", (2, 3), 0))
+    _, out = run(m)
+    np.testing.assert_array_equal(out["y"], -np.maximum(ARRAY, 0))
+
+
 def test_values_that_are_two_outputs_of_a_branch():
     branch = graph([node("Relu", ["x"], ["t"])], [], [untyped("t"), untyped("t")])
     nodes = [node("If", ["c"], ["a", "b"], then_branch=branch, else_branch=branch)]
