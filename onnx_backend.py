@@ -17,8 +17,8 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 from .errors import InputError, NeedsValueError, UnsupportedError
 from .pipeline import compile as compile_model
 
-KEPT, MOST_MEMORY = 64, 4 << 30
-"""How many modules of a model are kept, one for each set of shapes, with how many bytes of memory."""
+FEW, KEPT, MOST_MEMORY = 8, 32, 4 << 30
+"""How many modules of a model are kept, one for each set of shapes: a few, or more with so many bytes."""
 Compile = Callable[..., Any]
 """`pipeline.compile`, or another function of its interface whose result has run(dict) → dict."""
 
@@ -89,7 +89,7 @@ class BurnishRep(BackendRep):
         left = MOST_MEMORY - _memory(self._modules[last])
         for n, key in enumerate(others, 1):
             left -= _memory(self._modules[key])
-            if n >= KEPT or left < 0:
+            if n >= KEPT or (n >= FEW and left < 0):
                 del self._modules[key]
 
     def _require(self, error: NeedsValueError) -> None:

@@ -84,8 +84,8 @@ def command(
             raise InputError("--random-weights and --target compile: give the model instead of a module")
         if against and not model:
             raise InputError("--against compares with the model that was compiled: give it with --model")
-        if (shapes or dims) and not model:
-            raise InputError("--shape and --dim are of a model: give it with --model")
+        if shapes or (dims and not model):
+            raise InputError("a module has the shapes that it was compiled for: leave out --shape and --dim")
         module = load(found.path or "", verify_digest=True)
         checks = _check_module(found, module, origin, against, threads, precision, seed)
     else:

@@ -254,6 +254,7 @@ class Records:
         self._in_networks: dict[str, list[Record]] = {}
         self._by_work: dict[str, list[Record]] = {}
         self._without_work: list[Record] = []
+        self._machines: dict[str, Hardware] = {}  # whose times count, by target
         self.of_plans: list[Record] = []  # of whole plans
         for file in sorted(SHIPPED.glob("*.jsonl")) if shipped else ():
             self._take(read(file)[0])
@@ -268,6 +269,7 @@ class Records:
         return sum(map(len, self._by_task.values()))
 
     def _take(self, records: Iterable[Record]) -> None:
+        self._machines.clear()
         for record in records:
             if record.network:
                 self._in_networks.setdefault(record.task, []).append(record)
@@ -328,8 +330,10 @@ class Records:
         if target.gpu or runs_here(target):
             return hardware_of(target)
         name = f"{target.name}/{target.cpu}"
-        known = Counter(r.hardware for r in self if r.target == name)
-        return max(known, key=lambda machine: known[machine], default=hardware_of(target))
+        if name not in self._machines:
+            known = Counter(r.hardware for r in self if r.target == name)
+            self._machines[name] = max(known, key=lambda machine: known[machine], default=hardware_of(target))
+        return self._machines[name]
 
     def pick_config(self, task: KernelTask, evict: int | None = None) -> Config:
         """The best known answers: by what was measured on this machine with this compiler, once that has

@@ -188,6 +188,15 @@ def by_head(c: NodeContext, x: str, count: int) -> str:
     return c.one(Reshape((batch, steps, count, width // count)), x)
 
 
+def scaled_products(c: NodeContext, q: str, k: str, scale: float) -> str:
+    """scale · q · kᵀ in f32. Of 16 bits q is scaled first, since products might leave their range."""
+    factor, dtype = c.const(np.array(scale, np.float32)), c.type(q).dtype
+    if dtype.bytes > 2:
+        return c.one(Binary("mul"), c.one(Cast("f32"), c.one(MatMul(trans_b=True), q, k)), factor)
+    q = c.one(Cast(dtype.name), c.one(Binary("mul"), c.one(Cast("f32"), q), factor))
+    return c.one(Cast("f32"), c.one(MatMul(trans_b=True), q, k))
+
+
 def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str | None, past: int = 0) -> str:
     """softmax(scale · q · kᵀ + mask + added) · v as [batch, steps, heads · size]; each of q, k and v is
     [batch, heads, its steps, size]. Of the keys, `past` are of earlier steps."""
@@ -195,8 +204,7 @@ def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str 
     length = c.type(k).dims[2]
     narrow, number = c.type(q).dtype.name, np.float32  # what is masked leaves the range of f16
     scale = c.attr("scale") or 1 / math.sqrt(size)
-    wide = (c.one(Cast("f32"), x) for x in (q, k))  # products that are not scaled yet leave f16's range
-    scores = c.one(Binary("mul"), c.one(MatMul(trans_b=True), *wide), c.const(np.array(scale, number)))
+    scores = scaled_products(c, q, k, scale)
     added = None if added is None else c.one(Cast("f32"), added)
     hidden, lowest = None, np.finfo(number).min
     if mask is not None:

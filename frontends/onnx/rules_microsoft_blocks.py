@@ -85,7 +85,7 @@ def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str,
     if size < 1 or factors.shape != expected:
         raise ModelError(f"{c.label}: scales {list(factors.shape)}, expected {list(expected)}")
     middle = _middle(c, zeros, bits, default, *expected)
-    indices, inside = _inside(c, indices, stored.shape[gathered], stored.ndim - 1 - gathered)
+    indices, inside = _inside(c, indices, numbers.shape[gathered], stored.ndim - 1 - gathered)
     if (
         _stays(c, data, bits, numbers.shape[axis], size)
         and gathered < axis == stored.ndim - 1

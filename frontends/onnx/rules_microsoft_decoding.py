@@ -15,7 +15,7 @@ from ...compiler.ops.reduction import Softmax
 from ...errors import ModelError
 from .registry import NodeContext
 from .rules_microsoft import Results, microsoft, total
-from .rules_microsoft_attention import by_head, part, turned
+from .rules_microsoft_attention import by_head, part, scaled_products, turned
 
 
 @microsoft("GroupQueryAttention")
@@ -93,7 +93,7 @@ def group_query_attention(
     else:
         visible = _until(c, ends, c.type(keys).dims[2])
     if added is not None:
-        added = _by_group(c, added, groups, own // groups, length, c.type(keys).dims[2])
+        added = _by_group(c, added, groups, own // groups, steps, (length, c.type(keys).dims[2]))
     return _attend(c, queries, keys, values, visible, added, sinks), keys, values, None
 
 
@@ -146,9 +146,7 @@ def _attend(
         return c.const(np.array(value, np.float32))
 
     rows = c.one(Reshape((batch, groups, shared * steps, size)), q)
-    wide = (c.one(Cast("f32"), x) for x in (rows, k))  # products that are not scaled yet leave f16's range
-    scores = c.one(MatMul(trans_b=True), *wide)
-    scores = c.one(Binary("mul"), scores, number(c.attr("scale", 0.0) or 1 / math.sqrt(size)))
+    scores = scaled_products(c, rows, k, c.attr("scale", 0.0) or 1 / math.sqrt(size))
     scores = c.one(Reshape((batch, groups, shared, steps, length)), scores)
     if cap := c.attr("softcap", 0.0):
         scores = c.one(Binary("mul"), scores, number(1 / cap))
@@ -190,11 +188,12 @@ def _before(c: NodeContext, first: str, steps: int, length: int) -> str:
     return visible
 
 
-def _by_group(c: NodeContext, added: str, groups: int, shared: int, whole: int, length: int) -> str:
-    """Scores of `whole` or all `length` keys for each head, or for all, as those of groups and all keys."""
-    type = c.type(added)
-    if type.rank != 4 or type.dims[1] not in (1, groups * shared) or type.dims[3] not in (whole, length):
-        expected = f"[batch or 1, {groups * shared} or 1, steps, {whole}]"
+def _by_group(c: NodeContext, added: str, groups: int, shared: int, steps: int, keys: tuple[int, int]) -> str:
+    """Scores of the `keys` that there are, or of the whole cache, for each or for all heads, as of groups."""
+    type, (whole, length) = c.type(added), keys
+    fits = type.rank == 4 and type.dims[1] in (1, groups * shared) and type.dims[3] in keys
+    if not fits or type.dims[2] != steps:
+        expected = f"[batch or 1, {groups * shared} or 1, {steps}, {whole}]"
         raise c.unsupported(f"scores {type} that are added", f"expected {expected}")
     by_group = (1, 1) if type.dims[1] == 1 else (groups, shared)
     added = c.one(Cast("f32"), c.one(Reshape((type.dims[0], *by_group, *type.dims[2:])), added))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import onnx
 
-from ...errors import ModelError
+from ...errors import ModelError, UnsupportedError
 from .check import load
 from .external_data import checked_bytes, onnx_dtype
 
@@ -21,8 +22,9 @@ def read_whole(source: str | Path | bytes) -> onnx.ModelProto:
                 entry.key == "length" for entry in tensor.external_data
             ):  # onnx would read to the end of the file
                 what = f"initializer {tensor.name!r}"
-                size = checked_bytes(onnx_dtype(tensor.data_type, what), tensor.dims, what)
-                tensor.external_data.add(key="length", value=str(size))
+                with suppress(UnsupportedError):  # a few bits each: as onnx does
+                    size = checked_bytes(onnx_dtype(tensor.data_type, what), tensor.dims, what)
+                    tensor.external_data.add(key="length", value=str(size))
         try:
             onnx.load_external_data_for_model(model, str(Path(source).parent))
         except Exception as error:

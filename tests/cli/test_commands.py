@@ -205,7 +205,7 @@ def test_what_a_module_cannot_be_asked(burnish, error, two_layers, tmp_path):
     assert "was not compiled from digits, which has no 'x'" in error("verify", path, "--model", "digits")
     assert "give it with --model" in error("verify", path, "--against", "reference")
     assert "give the model instead" in error("verify", path, "--random-weights")
-    assert "--shape and --dim are of a model" in error("verify", path, "--dim", "batch=1")
+    assert "leave out --shape and --dim" in error("verify", path, "--dim", "batch=1")
     burnish("compile", "digits", "--dim", "batch=3", "-o", tmp_path / "d.so")
     for against in ((), ("--against", "reference")):
         message = error("verify", tmp_path / "d.so", "--model", "digits", *against)

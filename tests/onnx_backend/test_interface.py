@@ -74,7 +74,7 @@ def test_the_modules_of_the_shapes_that_came_last_are_kept(monkeypatch, limit):
     monkeypatch.setattr(onnx_backend, "KEPT", 8 if limit == "number" else 100)
     if limit == "memory":
         compile.threads, compile.plan = 1, SimpleNamespace(memory=lambda threads: threads * 500)
-        monkeypatch.setattr(onnx_backend, "MOST_MEMORY", 4000)
+        monkeypatch.setattr(onnx_backend, "MOST_MEMORY", 1000)
     rep = onnx_backend.BurnishRep(model(("x", 1, ("n", 3))), compile)
     for n in range(1, 8 + 1):
         rep.run([np.zeros((n, 3))])

@@ -166,6 +166,7 @@ def decoding(
 
 
 TURNS = f32(40, 8), f32(40, 8)
+LARGE = [np.full((1, 2, 64), 50, np.float16)] * 2  # whose products are beyond what f16 holds
 DECODING = [
     decoding(1, 1, whole=5),
     decoding(1, 1, room=9, whole=5),
@@ -189,6 +190,14 @@ DECODING = [
     decoding(1, 3, room=9, rest=(None,) * 3 + (f32(1, 1, 3, 7),)),
     decoding(2, 5, (0, 0), None, 5, (*TURNS, np.array([[2, 1, 0, 7, 9], [3, 0, 5, 1, 2]])), do_rotary=1),
     decoding(2, 5, (0, 0), None, 5, causal=0),
+    own(
+        "GroupQueryAttention",
+        (*LARGE, f32(1, 2, 64).astype(np.float16), None, None, np.array([1], np.int32), scalar(2, np.int32)),
+        3,
+        num_heads=1,
+        kv_num_heads=1,
+        tolerance=2e-3,
+    ),
     decoding(1, 3, causal=0),
     decoding(2, 1, (5, 3), 5, 6, causal=0),
 ]
