@@ -40,14 +40,8 @@ def generate(program: Program, target: Target) -> KernelCode:
         declarations |= emitter.fn.declarations
         steps.append(Step(symbol, emitter.tasks, emitter.scratch_bytes))
     header = f'target triple = "{target.triple}"\n'
-    ir = (
-        header
-        + "\n".join(sorted(declarations))
-        + "\n\n"
-        + "\n\n".join(texts)
-        + "\n"
-        + _ATTRIBUTES % target.cpu
-    )
+    attributes = _ATTRIBUTES % target.cpu
+    ir = header + "\n".join(sorted(declarations)) + "\n\n" + "\n\n".join(texts) + "\n" + attributes
     return KernelCode(program.name, ir, tuple(steps), program.gang)
 
 

@@ -79,7 +79,7 @@ def _collect(e: Expr, scale: int, terms: dict[Expr, int]) -> int:
 
 
 def bounds(e: Expr, ranges: Mapping[str, Range]) -> Range:
-    """The least and greatest value that `e` can take; unknown variables are unbounded, and what wraps is."""
+    """The least and greatest value that `e` can take; unknown variables and what may wrap are unbounded."""
     form = linear(e)
     lo = hi = form.offset
     for atom, c in form.terms:
