@@ -15,6 +15,7 @@ import onnx
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from .errors import InputError, NeedsValueError, UnsupportedError
+from .frontends.onnx.interface import is_fixed
 from .pipeline import compile as compile_model
 
 FEW, KEPT, MOST_MEMORY = 8, 32, 4 << 30
@@ -107,9 +108,7 @@ def _memory(module: Any) -> int:
 
 def _is_static(info: onnx.ValueInfoProto) -> bool:
     tensor = info.type.tensor_type
-    return tensor.HasField("shape") and all(
-        d.HasField("dim_value") and d.dim_value >= 0 for d in tensor.shape.dim
-    )
+    return tensor.HasField("shape") and all(map(is_fixed, tensor.shape.dim))
 
 
 def _array(name: str, value: Any) -> np.ndarray:

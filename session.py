@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from .errors import InputError
+from .frontends.onnx.interface import is_fixed
 from .frontends.onnx.whole import read_whole
 from .onnx_backend import BurnishRep
 from .pipeline import compile as compile_model
@@ -97,8 +98,5 @@ def _arg(name: str, dtype: np.dtype, shape: list[int | str | None]) -> NodeArg:
 def _declared(value: onnx.ValueInfoProto) -> NodeArg:
     tensor = value.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type or onnx.TensorProto.FLOAT)
-    sizes = [
-        d.dim_param or None if not d.HasField("dim_value") or d.dim_value < 0 else d.dim_value
-        for d in tensor.shape.dim
-    ]
+    sizes = [d.dim_value if is_fixed(d) else d.dim_param or None for d in tensor.shape.dim]
     return _arg(value.name, np.dtype(dtype), list(sizes))

@@ -17,6 +17,7 @@ import onnx.shape_inference
 
 from ..errors import BurnishError, UnsupportedError
 from ..frontends.onnx.importer import import_onnx
+from ..frontends.onnx.interface import is_fixed
 
 Shape = tuple[int, ...]
 
@@ -57,9 +58,7 @@ class _Shapes:
         self.known: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         for value in (*graph.input, *graph.value_info, *graph.output):
             kind = value.type.tensor_type
-            if kind.HasField("shape") and all(
-                dim.HasField("dim_value") and dim.dim_value >= 0 for dim in kind.shape.dim
-            ):
+            if kind.HasField("shape") and all(map(is_fixed, kind.shape.dim)):
                 self.known.setdefault(value.name, tuple(dim.dim_value for dim in kind.shape.dim))
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from ...errors import InputError
+from ...frontends.onnx.interface import is_fixed
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -62,7 +63,7 @@ class Network:
 def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     kind = value.type.tensor_type
     dims = kind.shape.dim
-    if not kind.HasField("shape") or not all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims):
+    if not kind.HasField("shape") or not all(map(is_fixed, dims)):
         return None
     return tuple(d.dim_value for d in dims)
 

@@ -8,11 +8,16 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TypeProto, ValueInfoProto
+from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
 from ...compiler.ir.types import Dim, TensorType, dtype_of
 from ...errors import InputError, ModelError, ModelWarning, UnsupportedError
 from .external_data import checked_bytes, onnx_dtype
+
+
+def is_fixed(d: TensorShapeProto.Dimension) -> bool:
+    """Whether a size is said; negative ones are open, as some models write it."""
+    return d.HasField("dim_value") and d.dim_value >= 0
 
 
 def declared_type(info: ValueInfoProto, what: str) -> TensorType | None:
@@ -30,7 +35,7 @@ def declared_type(info: ValueInfoProto, what: str) -> TensorType | None:
         return None
     dims: list[Dim] = []
     for d in tensor.shape.dim:
-        if d.HasField("dim_value") and d.dim_value >= 0:
+        if is_fixed(d):
             dims.append(d.dim_value)
         else:
             dims.append(d.dim_param or "?")
