@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ..compiler.ir.graph import print_graph
-from ..compiler.target import get_target, host_threads
+from ..compiler.target import get_target, workers_of
 from ..debug import Log
 from ..errors import InputError
 from ..frontends.onnx.importer import import_onnx
@@ -88,7 +88,7 @@ def command(
                 "--stop-after shows the graph by predicted costs; leave out --measure, --records, --weights"
             )
         machine = get_target(target)
-        workers = 1 if machine.gpu else threads or host_threads()
+        workers = workers_of(machine, threads)
         known = ["import", *passes(machine, workers)]
         if stop_after not in known:
             raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")

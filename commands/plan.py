@@ -8,7 +8,7 @@ import click
 from rich import box
 from rich.table import Table
 
-from ..compiler.target import get_target, host_threads
+from ..compiler.target import get_target, workers_of
 from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.assign_layouts import memory_of_plans
 from ..graph_passes.plan_layout import MODES
@@ -62,7 +62,7 @@ def command(
         check_writable(html)
     check_different(html, records, Path(model))
     machine = get_target(target)
-    workers = 1 if machine.gpu else threads or host_threads()
+    workers = workers_of(machine, threads)
     source = find_source(model, dims, only_model=True, values=values)
     graph = import_onnx(source.model, shapes=shapes, dims=dims)
     graph = optimise(graph, machine, workers, stop_after="fuse")

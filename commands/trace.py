@@ -11,7 +11,7 @@ from ..compiler.explain import RUNGS, rungs
 from ..compiler.ir.graph import Graph, Node, print_graph
 from ..compiler.kernel_task import DefaultConfig
 from ..compiler.ops.fused import FusedOp
-from ..compiler.target import Target, get_target, host_threads
+from ..compiler.target import Target, get_target, workers_of
 from ..debug import Log
 from ..errors import InputError
 from ..frontends.onnx.check import load as read_model
@@ -43,7 +43,7 @@ def command(model, op, node, stop_after, target, shapes, dims, values, threads):
     if (model is None) == (op is None):
         raise InputError("give either a model to trace, or --op with the name of a sample")
     machine = get_target(target)
-    workers = 1 if machine.gpu else threads or host_threads()
+    workers = workers_of(machine, threads)
     known = ["onnx", "import", *passes(machine, workers), "fused", *RUNGS]
     if stop_after is not None and stop_after not in known:
         raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")

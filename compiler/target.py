@@ -308,3 +308,8 @@ def host_threads() -> int:
     """Cores that this process may use, as many as the runtime takes threads."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, 1024)
+
+
+def workers_of(target: Target, threads: int | None) -> int:
+    """Threads that code is made for: those asked for, else all cores; of a GPU one, which calls it."""
+    return 1 if target.gpu else threads or host_threads()
