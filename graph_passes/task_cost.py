@@ -4,7 +4,7 @@ record, else predicted in proportion to what was measured of the same node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isfinite
@@ -29,7 +29,9 @@ LEAST_DOUBT, MOST_DOUBT = 0.05, 0.1
 """Bounds of what a measured gain must exceed, as a share, before a plan leaves what the model predicts."""
 
 Copy = Callable[[TensorType, Layout | None, Layout | None], KernelTask]
-Choice = tuple[tuple[str, ...], Decision]  # a node by its outputs, and what it may do
+Outputs = tuple[str, ...]
+Choice = tuple[Outputs, Decision]  # a node by its outputs, and what it may do
+Work = tuple[Outputs, bool]  # that of a node alone, or of it and the first of its pair
 
 
 class TaskPrices(Protocol):
@@ -90,7 +92,7 @@ class PlanChoices:
     """All that a plan of a fused graph may choose, by what it is predicted to cost, with the kernel tasks.
 
     `tasks` are those of choices that are not hopeless, `copies` those of conversions; `kept` is the plan that
-    the model predicts.
+    the model predicts; `firsts` says by the second node of each pair which one is its first.
     """
 
     predicted: PredictedCost
@@ -99,6 +101,7 @@ class PlanChoices:
     copies: Mapping[tuple[TensorType, Layout | None, Layout | None], KernelTask]
     kept: LayoutPlan
     kept_choices: frozenset[Choice]
+    firsts: Mapping[Outputs, Outputs]
 
     def price(self, known: TaskPrices) -> TaskCost:
         """What plans cost by all that is known now; nothing is measured.
@@ -108,7 +111,7 @@ class PlanChoices:
         found = {choice: price for choice, task in self.tasks.items() if (price := known.known(task))}
         working = {outputs for (outputs, _), price in found.items() if isfinite(price.seconds)}
         found = {choice: price for choice, price in found.items() if choice[0] in working}
-        prices = _complete(self.seconds, found, self.predicted.model)
+        prices = _complete(self.seconds, found, self.predicted.model, self.firsts)
         moves = {key: price for key, task in self.copies.items() if (price := known.known(task))}
         return TaskCost(self.predicted, prices, moves, frozenset(prices.keys() - self.kept_choices))
 
@@ -142,7 +145,12 @@ def plan_choices(graph: Graph, predicted: PredictedCost, options: PlanOptions, c
     plan = plan_layout(graph, block, predicted, replace(options, mode="global", memory_limit=None))
     kept = frozenset((graph.nodes[n].outputs, d) for n, d in plan.decisions.items())
     seconds = {choice: seconds for choice, (_, seconds) in choices.items()}
-    return PlanChoices(predicted, seconds, tasks, copies, plan, kept)
+    firsts = {
+        node.outputs: first_half(graph, node, decision, block)[0].outputs
+        for (_, decision), (node, _) in choices.items()
+        if decision.reads == KEPT
+    }
+    return PlanChoices(predicted, seconds, tasks, copies, plan, kept, firsts)
 
 
 def price_graph(
@@ -169,14 +177,13 @@ def price_graph(
 
 
 def _hopeful(choices: Mapping[Choice, tuple[Node, float]]) -> list[tuple[Node, Decision]]:
-    best: dict[Hashable, float] = {}
+    best: dict[Work, float] = {}
     for choice, (_, seconds) in choices.items():
-        best[_rivals(choice)] = min(seconds, best.get(_rivals(choice), seconds))
-    return [(node, c[1]) for c, (node, s) in choices.items() if 0 < s <= HOPELESS * best[_rivals(c)]]
+        best[_work(choice)] = min(seconds, best.get(_work(choice), seconds))
+    return [(node, c[1]) for c, (node, s) in choices.items() if 0 < s <= HOPELESS * best[_work(c)]]
 
 
-def _rivals(choice: Choice) -> Hashable:
-    """Choices do the same work where these are equal: a node's alone, or those of it and the one before."""
+def _work(choice: Choice) -> Work:
     outputs, decision = choice
     return outputs, decision.reads == KEPT
 
@@ -191,20 +198,30 @@ def _conversions(graph: Graph, block: int) -> list[tuple[TensorType, Layout | No
 
 
 def _complete(
-    predicted: Mapping[Choice, float], known: Mapping[Choice, Price], model: str
+    predicted: Mapping[Choice, float],
+    known: Mapping[Choice, Price],
+    model: str,
+    firsts: Mapping[Outputs, Outputs],
 ) -> dict[Choice, Price]:
     """What is not known is predicted, in proportion to the best that is known of the same work, both with
-    default configs: what nobody has tuned runs with its default one."""
-    best: dict[Hashable, Choice] = {}
+    default configs: what nobody has tuned runs with its default one. Where nothing is known of a pair, its
+    nodes tell, and the other way round: a plan compares them."""
+    best: dict[Work, Choice] = {}
     for choice, price in known.items():
-        rivals = _rivals(choice)
-        if rivals not in best or price.seconds < known[best[rivals]].seconds:
-            best[rivals] = choice
+        work = _work(choice)
+        if work not in best or price.seconds < known[best[work]].seconds:
+            best[work] = choice
+    related: dict[Work, list[Work]] = {}
+    for second, first in firsts.items():
+        alone = [(second, False), (first, False)]
+        related[second, True] = alone
+        related.update({work: [(second, True)] for work in alone})
     prices = {**known}
     for choice, seconds in predicted.items():
         if choice not in known:
             prices[choice] = Price(seconds, "predicted", model)
-            if (fastest := best.get(_rivals(choice))) is not None:
+            works = _work(choice), *related.get(_work(choice), ())
+            if (fastest := next((best[w] for w in works if w in best), None)) is not None:
                 told = known[fastest]
                 factor = (told.default or told.seconds) / predicted[fastest]
                 prices[choice] = Price(seconds * factor, "scaled", f"{model} × {told.name}", MOST_DOUBT)

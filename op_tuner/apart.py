@@ -63,7 +63,7 @@ class Apart:
     def __init__(self, process: Process, threads: int, **options: Any):
         local = Local(threads, **options)
         self.hardware, self.spans, self.idle = local.hardware, local.spans, local.idle
-        self._process = process
+        self.ready, self._process = 0, process
         self._known: set[str] = set()  # digests of tasks that it has
         process.send((threads, {**options, "hardware": local.hardware}))
 

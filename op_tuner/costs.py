@@ -25,7 +25,7 @@ from ..errors import InputError
 from .hardware import Hardware, hardware_of
 from .isolate import measure_isolated
 from .measure import NOISY, Measurement
-from .records import Record, Records, config_records, confirmed, fastest, llvm_version, made_by
+from .records import Record, Records, config_records, confirmed, fastest, llvm_version, made_by, sound
 from .space import Point, Space
 from .whole_plans import plan_pair
 
@@ -153,7 +153,7 @@ class MeasuredCosts:
             for r in self.records.of(task)
             if r.hardware == machine and r.evict == self.evict and (r.made_by == here or not self.measure)
         ]
-        if times := config_records(r for r in fitting if r.seconds is not None):
+        if times := config_records(sound(fitting)):
             default = times.get(_default(task))
             if default is None:
                 return _price(fastest(times), "record")

@@ -46,8 +46,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came out, unless this is another device, or None, one that has ended. `busy` are seconds during
-    which candidates were being built or run."""
+    """What came out, at the pace of then, unless this is another device, or None, one that has ended. `busy`
+    are seconds during which candidates were being built or run."""
 
     device: Device | None
     results: list[tuple[int, Measurement]]
@@ -64,7 +64,7 @@ def measure_here(request: Request) -> Answer:
     device = this_device(request.candidates[0].task.target)
     if device != request.device:
         return Answer(device, [])
-    measurer = Local(**request.options, hardware=device.hardware)
+    measurer = Local(**request.options, hardware=device.hardware, paced=False)
     results = [(n, replace(r, kernel=None)) for n, r in measurer(request.candidates, request.alone)]
     return Answer(device, results, measurer.spans.seconds)
 

@@ -61,6 +61,7 @@ class Local:
 
     memory   bytes that a candidate may take (default: half of what is there, at most 8 GiB)
     hardware that the times are of (default: this machine)
+    paced    whether times are given at this machine's usual pace (`clock`)
     stopped  asked again and again; once it is true, candidates are ended and nothing more is measured
     """
 
@@ -74,13 +75,15 @@ class Local:
         time_limit: float = TIME_LIMIT,
         memory: int | None = None,
         hardware: Hardware | None = None,
+        paced: bool = True,
         stopped: Callable[[], bool] = lambda: False,
     ):
         self.threads, self.check, self.time_limit, self.memory = threads, check, time_limit, memory
         self.options = {"threads": threads, "evict": evict, "seconds": seconds, "check": check}
         self.hardware = hardware or this_hardware()
-        self.stopped = stopped
+        self.paced, self.stopped = paced, stopped
         self.spans = Spans()
+        self.ready = 0
         self.idle = divide(threads).spare
         self._took = USUAL
 
@@ -105,7 +108,7 @@ class Local:
                         (1 - RECENT) * self._took[0] + RECENT * result.building,
                         (1 - RECENT) * self._took[1] + RECENT * result.running,
                     )
-                yield position, at_usual_pace(result, self.hardware)
+                yield position, at_usual_pace(result, self.hardware) if self.paced else result
 
     def _in_turn(self, cores: Cores) -> bool:
         """Whether building everything first is faster."""

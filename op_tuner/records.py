@@ -45,6 +45,8 @@ FORMAT = 2
 PLAN = "plan"  # what records of whole plans have for an algorithm (`whole_plans`)
 CONFIRMED = 3
 """Measurements of a config that say how fast it is."""
+WRONG = frozenset({"wrong", "run"})
+"""Errors of a config that are its own, however seldom they show."""
 LEAST_DOUBT = 0.01
 """Share of the default config's time that a gain inside of a network must exceed."""
 COLD = 64 << 20
@@ -203,21 +205,30 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Adds lines in one write, not behind what was torn. InputError as above."""
+    """Adds lines in one write, not behind what was torn; once more where another process tore its own
+    meanwhile, and the first of these lines with it. InputError as above."""
     data = "".join(line + "\n" for line in lines).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            size = os.fstat(handle).st_size
-            if size and os.pread(handle, 1, size - 1) != b"\n":
-                data = b"\n" + data
-            if os.write(handle, data) != len(data):
-                raise InputError(f"cannot write records to {path}: the disk is full")
+            joined = not _ends_line(handle, os.fstat(handle).st_size)
+            for _ in range(2):
+                text = b"\n" * joined + data
+                if os.write(handle, text) != len(text):
+                    raise InputError(f"cannot write records to {path}: the disk is full")
+                if joined or _ends_line(handle, os.lseek(handle, 0, os.SEEK_CUR) - len(text)):
+                    break
+                joined = True
         finally:
             os.close(handle)
     except OSError as error:
         raise InputError(f"cannot write records to {path}: {error.strerror}") from error
+
+
+def _ends_line(handle: int, size: int) -> bool:
+    """Whether a file's first `size` bytes are whole lines."""
+    return size <= 0 or os.pread(handle, 1, size - 1) == b"\n"
 
 
 def read(path: Path, start: int = 0, whole: bool = False) -> tuple[list[Record], int]:
@@ -337,7 +348,8 @@ class Records:
 
     def pick_config(self, task: KernelTask, evict: int | None = None) -> Config:
         """The best known answers: by what was measured on this machine with this compiler, once that has
-        tried what all other records say (`told`). Until then, or where nothing worked here, these stand.
+        tried what all other records say (`told`), or has compared configs in a network. Until then, or where
+        nothing worked here, these stand.
 
         See `confirmed` where they were measured inside of a network; else a config is as fast as the median
         of its measurements, so that one lucky run does not decide. Where there are measurements of the kind
@@ -345,14 +357,14 @@ class Records:
         """
         here = self.hardware_for(task.target)
         own = [r for r in self.of(task) if is_own(r, here, evict)]
+        inside = [r for r in self.in_networks(task) if is_own(r, here, evict)]
         told = self.told(task, here, evict)
         tried = {tuple(r.config.items()) for r in own}
-        if isinstance(told, RecordedConfig) and tuple(told.answers.items()) not in tried:
+        if isinstance(told, RecordedConfig) and tuple(told.answers.items()) not in tried and not inside:
             return told
-        worked = [r for r in own if r.seconds is not None]
+        worked = sound(own)
         if not worked or task.program is not None:
             return DefaultConfig()
-        inside = [r for r in self.in_networks(task) if is_own(r, here, evict)]
         return _offered(task, fastest_nearby(worked, inside, here, evict)) or DefaultConfig()
 
     def told(self, task: KernelTask, machine: Hardware, evict: int | None = None) -> Config:
@@ -362,7 +374,8 @@ class Records:
         worked = self.related(task, lambda r: not is_own(r, machine, evict))
         if not worked or task.program is not None:
             return DefaultConfig()
-        inside = [r for r in self.in_networks(task) if not is_own(r, machine, evict)]
+        digests = dict.fromkeys(r.task for r in worked)
+        inside = [r for d in digests for r in self.in_networks(d) if not is_own(r, machine, evict)]
         record = fastest_nearby(worked, inside, machine, evict)
         there = record.hardware
         if there != machine and _default_answers(task) != _default_answers(_with_caches_of(there, task)):
@@ -435,6 +448,18 @@ def taken(records: Sequence[Record]) -> Record:
     if found := confirmed(inside):
         return alone.get(found.config, found.record)
     return fastest(alone, inside)
+
+
+def sound(records: Iterable[Record]) -> list[Record]:
+    """Those that worked, of records of one task alone, but for configs that the same compiler and machine have
+    found to be wrong another time: they are wrong now and then."""
+    records = list(records)
+    wrong = {_made(r) for r in records if r.error in WRONG}
+    return [r for r in records if r.seconds is not None and _made(r) not in wrong]
+
+
+def _made(record: Record) -> tuple[object, ...]:
+    return record.made_by, record.hardware, tuple(record.config.items())
 
 
 def refuted(inside: Iterable[Record]) -> set[tuple[tuple[str, Any], ...]]:
@@ -551,13 +576,14 @@ def best_per_task(records: Iterable[Record]) -> list[Record]:
     """
     groups: dict[tuple[str, Hardware, int], list[Record]] = {}
     for record in records:
-        if record.network or record.seconds is not None:
+        if record.network or record.seconds is not None or record.error in WRONG:
             groups.setdefault((record.task, record.hardware, record.evict), []).append(record)
     best = []
     for found in groups.values():
-        alone = [r for r in found if not r.network]
+        alone = sound(r for r in found if not r.network)
         often = Counter(tuple(r.config.items()) for r in alone)
         sure = [r for r in alone if often[tuple(r.config.items())] >= CONFIRMED]
         if alone:
-            best.append(taken(found if len(alone) < len(found) else sure or alone))
+            inside = [r for r in found if r.network]
+            best.append(taken([*alone, *inside] if inside else sure or alone))
     return best

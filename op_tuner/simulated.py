@@ -159,6 +159,7 @@ class Simulated:
         self.hardware = Hardware(how, target.cpu, target.features, 1, *caches)
         self.spans = Spans()
         self.idle: tuple[int, ...] = ()
+        self.ready = 0
         self._folder = tempfile.TemporaryDirectory(prefix="burnish-")
         self.folder = Path(self._folder.name)
 

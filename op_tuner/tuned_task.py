@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..compiler.kernel_task import KernelTask
 from . import expected_gain
 from .costs import PASSING
-from .records import Confirmed, Record, confirmed, refuted, typical
+from .records import WRONG, Confirmed, Record, confirmed, refuted, typical
 from .search import Strategy
 from .space import Point, Space
 
@@ -46,6 +46,7 @@ class TunedTask:
     times: dict[Point, list[float]] = field(default_factory=dict)  # alone, of what worked
     inside: list[Record] = field(default_factory=list)  # of networks
     failed: set[Point] = field(default_factory=set)
+    wrong: set[Point] = field(default_factory=set)  # once or more
     course: list[float] = field(default_factory=list)  # the best after each trial
     exhausted: bool = False
     disturbed: bool = False  # the default's latest measurement
@@ -104,9 +105,10 @@ class TunedTask:
 
     @property
     def fastest(self) -> Point:
-        """The config with the smallest time alone, the default among them, that no network has refuted."""
+        """The config with the smallest time alone, the default among them, that no network has refuted and that
+        was never wrong."""
         if self._fastest is None:
-            wrong = refuted(self.inside)
+            wrong = refuted(self.inside) | self.wrong
             fit = [point for point in self.times if point not in wrong]
             self._fastest = min(fit, key=self.time, default=self.default)
         return self._fastest
@@ -142,6 +144,8 @@ class TunedTask:
         new = point not in self.times and point not in self.failed
         if seconds is None:
             self.failed.add(point)
+            if error in WRONG:
+                self.wrong.add(point)
         else:
             self.times.setdefault(point, []).append(seconds)
         self._fastest = None

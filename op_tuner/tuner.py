@@ -57,10 +57,12 @@ class Measurer(Protocol):
     hardware   that the times are of
     spans      when candidates were being built or run
     idle       CPUs of this machine that do not measure meanwhile
+    ready      results that cost no more than to ask for them
     """
 
     hardware: Hardware
     spans: Spans
+    ready: int
 
     @property
     def idle(self) -> Collection[int]: ...
@@ -157,6 +159,7 @@ class Tuner:
         self._planning = _Planning()
         self._tasks: dict[str, TunedTask] = {}
         self._dropped: list[TunedTask] = []  # what the latest plan runs no more
+        self._settled = False  # whether the defaults of a whole plan have been known
         self._want(tasks)
 
     @property
@@ -248,6 +251,7 @@ class Tuner:
             for n in range(0, len(hints), BATCH):
                 self._try(hints[n : n + BATCH])
             self._default_again([t for t in new if t.disturbed] + self._dropped)
+            self._settled = self._settled or not self._unknown()
             if self._over(self._reserve()) or not self.plan_again():
                 return
 
@@ -420,12 +424,13 @@ class Tuner:
             return
         self.plan_again()
         for done in range(ROUNDS):
-            self._measure_unknown()
+            brought = self._measure_unknown()
             if self._unknown():
-                self.confirming.failure = UNKNOWN
+                if not done:
+                    self.confirming.failure = UNKNOWN
                 return
             network = self._network()
-            if done and self._budget is not None and self._left_over() < self.confirming.shortest(network):
+            if (done or brought) and self._left_over() < self.confirming.shortest(network):
                 if self.confirming.expected(self.tasks, network):
                     self.confirming.failure = LATE
                 return
@@ -444,12 +449,16 @@ class Tuner:
         """Tasks of either plan whose default config has not been measured."""
         return [t for t in self.tasks if t.planned and not t.default_known]
 
-    def _measure_unknown(self) -> None:
-        """What the latest plan brought; not counted as trials."""
+    def _measure_unknown(self) -> bool:
+        """What the latest plan brought, while there is time; whether it brought anything. Not counted as trials,
+        where these were enough for what the first plans ran."""
         unknown = self._unknown()
-        if unknown and not self._over():
-            for _ in self._measure([(found, found.default) for found in unknown], alone=True):
-                pass
+        if unknown and not (self._late() if self._settled else self._over()):
+            for found in self._measure([(found, found.default) for found in unknown], alone=True):
+                self._tell(f"{found.task.name}: {_micro(found.after)}")
+                if self._late() and not self.measure.ready:
+                    break
+        return bool(unknown)
 
     def _left_over(self) -> float:
         """Seconds of the budget that are left."""
@@ -467,7 +476,7 @@ class Tuner:
                 while found.count and not self._late() and (doubted := self._doubted(found)):
                     for _ in self._measure([(found, point) for point in doubted], alone=True):
                         self._tell(f"confirming {found.task.name}")
-                        if self._late():
+                        if self._late() and not self.measure.ready:
                             return
             if self._late() or not self.plan_again():
                 return
@@ -489,7 +498,7 @@ class Tuner:
             was = "" if found.best == found.default else f" (default {_micro(found.before)})"
             whole = f"{1e3 * self.after:.3f} ms" if self.after < math.inf else "not yet known"
             self._tell(f"{found.task.name}: {_micro(found.after)}{was}, network {whole}")
-            if self._over(self._reserve()):
+            if self._over(self._reserve()) and not self.measure.ready:
                 return
 
     def _measure(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ..compiler.kernel_task import Config, KernelTask
 from .hardware import Hardware
-from .records import PLAN, Record, Records, confirmed
+from .records import PLAN, Record, Records, confirmed, made_by
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,9 @@ class PlanPair:
 
     first, other  names of both with their configs
     key           names of their kernels
-    heard         records in which networks compared them on one machine
-    before        such records of other plans beside the same kernels, or with other configs; the latest last
+    heard         records in which networks compared them on one machine, made by this compiler
+    before        such records of other plans beside the same kernels, with other configs, or of older compilers;
+                  the latest last
     """
 
     first: str
@@ -48,7 +49,11 @@ class PlanPair:
         if self.heard or not self.before:
             return self.refused
         last = self.before[-1]
-        return _refused([r for r in self.before if (r.task, r.config) == (last.task, last.config)])
+        return _refused([r for r in self.before if _compared(r) == _compared(last)])
+
+
+def _compared(record: Record) -> tuple[object, ...]:
+    return record.task, record.config, record.made_by
 
 
 def _refused(heard: Sequence[Record]) -> bool:
@@ -72,7 +77,7 @@ def plan_pair(
         for tasks in plans
     )
     said = [r for r in records.of_plans if r.hardware == machine]
-    heard = tuple(r for r in said if r.task == plain and r.config == {PLAN: name})
+    heard = tuple(r for r in said if _compared(r) == (plain, {PLAN: name}, made_by()))
     beside = f"{PLAN} {kernels[0]} "
     before = tuple(r for r in said if r.key.startswith(beside) and r not in heard)
     return PlanPair(plain, name, beside + kernels[1], heard, before)

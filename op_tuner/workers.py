@@ -21,6 +21,7 @@ from typing import Any
 
 from ..compiler.target import Target, host
 from ..errors import InputError, RunError, ToolError
+from .clock import at_usual_pace
 from .device import Answer, Device, Request, measure_on_worker, this_device
 from .isolate import TIME_LIMIT, Candidate, Spans
 from .measure import SECONDS, Measurement
@@ -30,6 +31,7 @@ RESOURCE = "device"
 LOOPBACK = "127.0.0.1"
 CONNECT = 30.0  # seconds to find the scheduler
 LONELY = 30.0  # seconds without any worker after which a measurement fails
+LARGEST = 8  # candidates that a worker is given at once
 _POLL = 1.0
 
 
@@ -66,6 +68,7 @@ class Workers:
         self.hardware = self.device.hardware
         self.spans = Spans()
         self.idle: tuple[int, ...] = ()  # forking does not go well with the threads of a client
+        self.ready = 0
 
     def close(self) -> None:
         self._client.close()
@@ -73,10 +76,11 @@ class Workers:
     def __call__(
         self, candidates: Sequence[Candidate], alone: bool = False
     ) -> Generator[tuple[int, Measurement], None, None]:
-        """(position, measurement) of each; RunError if no worker is left, or the scheduler ends."""
+        """(position, measurement) of each; RunError if no worker is left, or the scheduler ends. `ready` says
+        how many more have been measured already. All are given at one usual pace, this machine's."""
         if not candidates:
             return
-        size = math.ceil(len(candidates) / max(1, len(self._addresses())))
+        size = min(LARGEST, math.ceil(len(candidates) / max(1, len(self._addresses()))))
         parts = {
             self._submit(candidates[n : n + size], alone): (n, candidates[n : n + size])
             for n in range(0, len(candidates), size)
@@ -88,11 +92,14 @@ class Workers:
                     found, again = self._heard(future, len(part))
                     for some in again:
                         parts[self._submit(part[some], alone)] = (first + some.start, part[some])
-                    yield from ((first + n, result) for n, result in found)
+                    for left, (n, result) in zip(reversed(range(len(found))), found):
+                        self.ready = left
+                        yield first + n, at_usual_pace(result, self.hardware)
         except self._distributed.CancelledError:
             parts.clear()
             raise RunError(f"the scheduler at {self.address} has ended, or cannot be reached") from None
         finally:
+            self.ready = 0
             self._asked.clear()
             if parts:
                 self._client.cancel(list(parts), force=True)

@@ -121,7 +121,7 @@ class Measurer:
     """With CPUs to spare; a config's time follows from its answer."""
 
     def __init__(self):
-        self.hardware, self.spans, self.idle = this_hardware(), Spans(), CPUS
+        self.hardware, self.spans, self.idle, self.ready = this_hardware(), Spans(), CPUS, 0
 
     def __call__(self, candidates, alone=False):
         for n, candidate in enumerate(candidates):

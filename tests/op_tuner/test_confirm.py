@@ -39,7 +39,7 @@ class Alone:
 
     def __init__(self):
         self.hardware, self.spans, self.seen = this_hardware(), Spans(), []
-        self.idle = ()
+        self.idle, self.ready = (), 0
 
     def __call__(self, candidates, alone=False):
         for n, candidate in enumerate(candidates):
@@ -361,6 +361,51 @@ def test_plans_are_compared_with_the_best_configs(task, records, first, refused)
     assert beside.given_up == refused, "so are other kernels beside the same plan"
     elsewhere = plan_pair([replace(task, name="another")], [task], records, this_hardware())
     assert not elsewhere.before and not elsewhere.given_up
+
+
+def test_what_an_older_compiler_made_of_a_plan_is_asked_again(task, records):
+    tasks = ([replace(task, name="first")], [task, task])
+    network = Plans({1: 1.0, 2: 1.1, 3: 0.8, 4: 0.9}, 0.7, records, tasks)
+    tuned(task, records, network, calls=1)
+    assert network.pair().refused
+    older = Records(records.path.with_name("older.jsonl"), shipped=False)
+    older.add(*records, *records.in_networks(task), *(replace(r, burnish="0") for r in records.of_plans))
+    pair = plan_pair(*tasks, older, this_hardware())
+    assert not pair.heard and not pair.refused and pair.given_up, "until it is compared again"
+
+
+def test_defaults_that_the_last_plan_brings_end_with_the_time(task, records, monkeypatch):
+    clock = [0.0]
+
+    class Slow(Alone):
+        def __call__(self, candidates, alone=False):
+            for found in super().__call__(candidates, alone):
+                clock[0] += 5 if alone else 1
+                yield found
+
+    monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
+    network = Network({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9, 5: 1.0})
+    first = [Wanted(replace(task, name=name), 1, 1) for name in "abcdefghijkl"]
+    late = [Wanted(replace(task, name=f"late{n}"), 1, 0) for n in range(12)]
+    found = Tuner(
+        *(first, records),
+        **{"threads": 1, "strategy": "random", "measure": Slow(), "network": network},
+        replan=lambda: [*first, *late] if clock[0] > 20 else first,
+    )
+    found.run(budget=30.0)
+    assert clock[0] <= 36 and not network.asked and "default configs" in found.confirming.failure
+
+
+def test_what_a_late_plan_brings_is_measured_though_trials_are_used_up(task, records):
+    network = Network({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9, 5: 1.0})
+    first, late = [Wanted(task, 1, 1)], replace(task, name="late")
+    found = Tuner(
+        *(first, records),
+        **{"threads": 1, "strategy": "random", "measure": Alone(), "network": network},
+        replan=lambda: [*first, Wanted(late, 1, 0)] if found.measured >= 5 else first,
+    )
+    found.run(trials=5)
+    assert found.measured == 5 and network.asked and not found.confirming.failure
 
 
 def test_a_plan_that_fails_is_refused(task, records):

@@ -192,6 +192,43 @@ def test_what_others_found_stands_until_it_is_tried_here(tmp_path, lanes):
     assert records.told(task, this_hardware()).answers == {"lanes": 16}
 
 
+def test_what_a_network_here_has_compared_stands_until_the_next_tuning(tmp_path, lanes):
+    task = double()
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    made = record(task=task.digest, key=task.key, **OWN)
+    times = [replace(made, seconds=s, config={"lanes": n}) for n, s in ((1, 3e-3), (4, 2e-3))]
+    records.add(*times, replace(times[1], network="net", against=3e-3))
+    records.add(replace(made, hardware=SIBLING, seconds=1e-3, config={"lanes": 8}))
+    assert records.pick_config(task).answers == {"lanes": 4}
+    assert records.told(task, this_hardware()).answers == {"lanes": 8}
+
+
+def test_what_a_network_refuted_elsewhere_is_not_taken_for_another_cpu_either(tmp_path, lanes):
+    task = double()
+    there = replace(task, target=replace(task.target, cpu="sibling"))
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    made = record(task=there.digest, key=there.key, hardware=SIBLING)
+    records.add(*(replace(made, seconds=s, config={"lanes": n}) for n, s in ((8, 1e-3), (4, 2e-3))))
+    assert records.pick_config(task).answers == {"lanes": 8}
+    records.add(replace(made, seconds=None, error="crash", config={"lanes": 8}, network="net"))
+    assert records.pick_config(task).answers == {"lanes": 4}
+
+
+@pytest.mark.parametrize(("error", "taken"), [("wrong", 4), ("run", 4), ("timeout", 8)])
+def test_a_config_that_was_wrong_once_is_not_taken(tmp_path, lanes, error, taken):
+    task = double()
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    made = record(task=task.digest, key=task.key, **OWN)
+    records.add(
+        *(replace(made, seconds=s, config={"lanes": n}) for n, s in ((1, 3e-3), (4, 2e-3), (8, 1e-3)))
+    )
+    records.add(replace(made, seconds=None, error=error, config={"lanes": 8}))
+    assert records.pick_config(task).answers == {"lanes": taken}
+    costs = MeasuredCosts(records, task.target, 1, measure=False, evict=made.evict)
+    assert costs(task).seconds == {4: 2e-3, 8: 1e-3}[taken]
+    assert [r.config for r in best_per_task(records)] == [{"lanes": taken}]
+
+
 def test_where_all_failed_here_others_stand(tmp_path, lanes):
     task = double()
     there = replace(task, target=replace(task.target, cpu="sibling"))
@@ -295,6 +332,22 @@ def test_a_recorded_config_that_the_template_rejects_is_not_taken(tmp_path, monk
 
     monkeypatch.setattr(naive, "params", rejects)
     assert type(records.pick_config(task)) is DefaultConfig
+
+
+def test_behind_what_another_process_tears_meanwhile_a_record_is_written_again(tmp_path, monkeypatch):
+    path = tmp_path / "r.jsonl"
+    append(path, [record(runs=1)])
+    write = os.write
+
+    def torn(handle, data):
+        monkeypatch.setattr(os, "write", write)
+        with path.open("ab") as other:
+            other.write(record(runs=2).line.encode()[:40])
+        return write(handle, data)
+
+    monkeypatch.setattr(os, "write", torn)
+    append(path, [record(runs=3), record(runs=4)])
+    assert {r.runs for r in read(path)[0]} == {1, 3, 4}
 
 
 def test_two_that_append_see_each_other(tmp_path):

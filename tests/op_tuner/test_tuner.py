@@ -37,7 +37,7 @@ class Measurer:
         self.wrong, self.lucky, self.scale = wrong, dict(lucky or {}), scale or {}
         self.stop_after, self.seen = stop_after, []
         self.hardware, self.spans = this_hardware(), Spans()
-        self.idle = ()
+        self.idle, self.ready = (), 0
 
     def __call__(self, candidates, alone=False):
         for n, candidate in enumerate(candidates):
@@ -268,6 +268,42 @@ def test_a_budget_ends_it(tasks, records, monkeypatch):
     assert 14 <= found.measured < 20 and 18 <= clock[0] <= 21
     assert told[0][1:] == (1, 20) and all(done <= total for _, done, total in told)
     assert "network" in told[2][0]
+
+
+def test_when_time_is_over_what_is_measured_already_is_kept(tasks, records, monkeypatch):
+    """As by workers, whose results come many at once."""
+    clock = [0.0]
+
+    class AtOnce(Measurer):
+        def __call__(self, candidates, alone=False):
+            found = list(super().__call__(candidates, alone))
+            clock[0] += len(found)
+            for left, result in zip(reversed(range(len(found))), found):
+                self.ready = left
+                yield result
+
+    monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
+    measure = AtOnce()
+    found = tuner(tasks, records, measure)
+    found.run(budget=20)
+    assert found.measured <= len(measure.seen) == len(records)
+
+
+def test_a_config_that_was_right_and_is_wrong_later_is_not_taken(tasks, records):
+    class Racing(Measurer):
+        """The best config is wrong the second time."""
+
+        def measure(self, task, cfg):
+            result = super().measure(task, cfg)
+            if self.seen.count((task.name, (5, 3))) > 1 and self.seen[-1][1] == (5, 3):
+                return Measurement.failed("wrong", "the outputs differ from run to run", result.config)
+            return result
+
+    found = tuner(tasks, records, Racing())
+    found.run(trials=10_000)
+    assert all(t.best != best and t.time(t.best) == pytest.approx(2e-3) for t in found.tasks
+               if (best := (("x", 5), ("y", 3))) in t.wrong)  # fmt: skip
+    assert sum(bool(t.wrong) for t in found.tasks) == 2
 
 
 def test_progress_by_trials(tasks, records):

@@ -8,7 +8,7 @@ import pytest
 from burnish import pipeline
 from burnish.compiler.ir.graph import Graph, interpret
 from burnish.frontends.onnx.importer import import_onnx
-from burnish.graph_passes.alternatives import Decision
+from burnish.graph_passes.alternatives import Decision, alternatives
 from burnish.graph_passes.assign_layouts import apply_plan
 from burnish.graph_passes.make_tasks import task_of
 from burnish.graph_passes.pairs import KEPT, STRIPS, pointwise_after
@@ -19,7 +19,7 @@ from burnish.graph_passes.task_cost import decided_task
 from onnx import TensorProto, helper, numpy_helper
 
 from .test_plan_layout import BLOCK, TARGET, RandomCost, fused
-from .test_task_cost import Told, prices
+from .test_task_cost import PREDICTED, Told, prices
 
 CHANNELS = 16
 
@@ -131,6 +131,27 @@ def test_the_merged_node_is_priced():
     cost = prices(graph, Told(lambda task: 7.0))
     found = [cost.price(graph, n, plan.decisions[i]).seconds for i, n in enumerate(graph.nodes)]
     assert found == [7.0, 0, 7.0, 0, 7.0]
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_slow_machine_makes_both_ways_slow(paired):
+    """Pairs alone are measured, or what their nodes are alone: the other way is predicted in proportion."""
+    graph = fused(network())
+    choices = [
+        (node, decision)
+        for node in graph.nodes[1:]
+        for decision in alternatives(graph, node, BLOCK)
+        if decision.writes != KEPT
+    ]
+    measured = {
+        decided_task(graph, node, decision, TARGET, 1).digest: 50 * PREDICTED.node(graph, node, decision)
+        for node, decision in choices
+        if (decision.reads == KEPT) == paired
+    }
+    cost = prices(graph, Told(lambda task: measured.get(task.digest)))
+    for node, decision in choices:
+        found = cost.price(graph, node, decision).seconds
+        assert found == pytest.approx(50 * PREDICTED.node(graph, node, decision)), (node.name, decision)
 
 
 @pytest.mark.parametrize("seed", range(3))
