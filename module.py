@@ -10,7 +10,7 @@ from typing import Any
 from .compiler.build_kernel import Kernel, device_program
 from .compiler.codegen.llvm import LoadedCode
 from .compiler.ir.plan import Copy, Plan, PlanIO, Step, encode
-from .compiler.target import Target, host_threads, runs_here
+from .compiler.target import TARGETS, Target, host_threads, runs_here
 from .errors import InputError
 from .graph_passes.make_plan import Packed
 from .runtime import binding
@@ -118,6 +118,12 @@ class Module:
     def emulated(self) -> bool:
         """Whether runs need an emulator, since the target is not this machine."""
         return isinstance(self._runner, EmulatedModule)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether its kernels run on a CPU, and not on a GPU."""
+        target = TARGETS.get(self._runner.target)
+        return target is None or target.kind == "cpu"
 
     @property
     def foreign(self) -> bool:

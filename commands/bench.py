@@ -93,10 +93,13 @@ class BenchResult:
     groups: tuple[Group, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)  # of the contestants
     device: CudaMachine | None = None
+    on_cpu: bool = True  # where the subjects run
 
     def share_of_peak(self, group: Group, row: Row) -> float | None:
         """Of the measured peak in its precision, with as many threads; None where that is not known."""
         gflops = group.gflops(row)
+        if row.subject and not self.on_cpu and self.device is None:
+            return None
         if self.device is not None:
             peak = self.device.gflops.get(row.precision)
         else:
@@ -115,6 +118,7 @@ def bench(
     make_inputs: MakeInputs = random_inputs,
     progress: Callable[[str], None] = lambda message: None,
     device: CudaMachine | None = None,
+    on_cpu: bool = True,
     compare: Compare | None = None,
     keep: Callable[[BenchResult], None] = lambda found: None,
 ) -> BenchResult:
@@ -122,8 +126,9 @@ def bench(
 
     A contestant that is not installed, fails or gives wrong outputs is a row that says so. `make_inputs`
     gives the inputs of a model from a seed; `progress` is told what happens next. On a GPU, `device` is what
-    it can do, and without a `name` there is none: every row says so. `compare` takes a session's measurements
-    elsewhere (`bench_apart`). `keep` is given what there is so far, behind each model and number of threads.
+    it can do, and without a `name` there is none: every row says so; not `on_cpu` are subjects on other GPUs,
+    too, whose limits are not known. `compare` takes a session's measurements elsewhere (`bench_apart`). `keep` is
+    given what there is so far, behind each model and number of threads.
     Raises InputError for fewer than 1 round or thread.
     """
     if rounds < 1 or min(threads, default=0) < 1:
@@ -139,7 +144,8 @@ def bench(
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
     def found() -> BenchResult:
-        return BenchResult(date, machine, limits, rounds, seed, load, tuple(groups), versions, device)
+        told = (tuple(groups), versions, device, on_cpu)
+        return BenchResult(date, machine, limits, rounds, seed, load, *told)
 
     for name, model in models:
         network = Network(name, model)

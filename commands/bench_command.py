@@ -284,6 +284,7 @@ def _timed(
             seed=seed,
             progress=progress,
             device=limits,
+            on_cpu=not machine.gpu,
             keep=keep,
             compare=partial(compare_apart, usable=is_usable),
         )

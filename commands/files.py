@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import InputError
-from ..runtime.whole_file import write_whole
+from ..runtime.whole_file import is_of_system, write_whole
 
 
 def check_writable(path: Path, suffixes: Iterable[str] = ()) -> Path:
@@ -19,13 +20,16 @@ def check_writable(path: Path, suffixes: Iterable[str] = ()) -> Path:
         raise InputError(f"{path}: the name must end in {' or '.join(allowed)}")
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    if path.exists() and not path.is_file():
+        if not os.access(path, os.W_OK):
+            raise InputError(f"cannot write {path}: it may only be read")
+        return path
+    if is_of_system(path):
+        raise InputError(f"cannot write {path}: it is none of the user's files; give another name")
+    place = Path(os.path.realpath(path)).parent
+    if not place.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {place}")
+    _probe(place, path)
     return path
 
 
@@ -54,8 +58,17 @@ def check_folder(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {path}: {error.strerror}") from error
-    check_writable(path / "output")
+    _probe(path, path)
     return path
+
+
+def _probe(folder: Path, path: Path) -> None:
+    """InputError, with `path`, unless files can be made in the folder."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def write_file(path: Path, data: bytes | str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import click
 from rich import box
@@ -13,6 +14,7 @@ from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.assign_layouts import memory_of_plans
 from ..graph_passes.plan_layout import MODES
 from ..graph_passes.predict_gpu import predicted_cost
+from ..op_tuner.records import default_path
 from ..pipeline import optimise, plan_options, price, records_path
 from .files import check_different, check_writable, megabytes, write_file
 from .options import ACCURACY, MEASURE, MEMORY_LIMIT, PRECISION, RECORDS, THREADS, model_options
@@ -76,6 +78,10 @@ def command(
     console = console_of(WIDTH)
     console.print(_items(found), soft_wrap=True)
     console.print(_modes(found), soft_wrap=True)
+    if found.has_measured and not records and not measure:
+        how = f"burnish compile {quote(model)} --records {quote(str(default_path()))}"
+        said = f"measured before; {how} makes this plan"
+        console.print(said, highlight=False, soft_wrap=True, markup=False)
     console.print(f"memory {megabytes(found.memory or 0)}: weights, arena, scratch", highlight=False)
     if html:
         write_file(html, page(found))

@@ -75,7 +75,7 @@ class Profile:
 def command(source, trace, sort, offline, root, shapes, dims, values, target, cache, threads, seed):
     """Time every kernel of a module (.so) or a model, on random inputs.
 
-    GFLOP/s count the operations of sums of products; the peak is this machine's, measured now; GB/s count
+    GFLOP/s count the operations of sums of products; the peak is this CPU's, measured now; GB/s count
     every buffer that a kernel reads or writes once.
 
     With --offline an ARM Mali GPU need not be there: instructions, cycles by pipe, registers and spills of
@@ -99,7 +99,7 @@ def command(source, trace, sort, offline, root, shapes, dims, values, target, ca
     threads = threads or host_threads()
     module = open_module(found, shapes, dims, threads, target=target, cache=cache)
     result = profile(module, random_feeds(found, module.inputs, seed), threads)
-    limits = measure_limits([threads])
+    limits = measure_limits([threads]) if module.on_cpu else None
     console.print(table(result, limits, sort == "time"), soft_wrap=True)
     for line in totals(result, limits):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -131,35 +131,42 @@ def profile(module: Module, feeds: Mapping[str, np.ndarray], threads: int) -> Pr
     return Profile(tuple(lines), float(np.median(whole)), threads, len(times))
 
 
-def table(result: Profile, limits: Limits, by_time: bool) -> Table:
+def table(result: Profile, limits: Limits | None, by_time: bool) -> Table:
+    """`limits` are what kernels are held against, if anything."""
     total = sum(line.seconds for line in result.lines) or 1.0
-    peak = limits.gflops[result.threads]
+    peak = limits.gflops[result.threads] if limits else None
     made = Table(box=box.SIMPLE)
     for name in ("kernel", "node"):
         made.add_column(name, overflow="fold", min_width=NAME)
     for name in ("µs", "share", "GFLOP/s", "of peak", "GB/s", "tasks"):
         made.add_column(name, justify="right", no_wrap=True)
     for line in sorted(result.lines, key=lambda x: -x.seconds) if by_time else result.lines:
-        rate = (f"{line.gflops:.1f}", f"{line.gflops / peak:.0%}") if line.flops else ("", "")
+        share = f"{line.gflops / peak:.0%}" if peak else ""
+        rate = (f"{line.gflops:.1f}", share) if line.flops else ("", "")
         speed = f"{line.bytes / line.seconds / 1e9:.1f}" if line.bytes and line.seconds else ""
         cells = (f"{line.seconds * 1e6:.1f}", f"{line.seconds / total:.1%}", *rate, speed, str(line.tasks))
         made.add_row(line.kernel, line.node, *cells)
     return made
 
 
-def totals(result: Profile, limits: Limits) -> list[str]:
-    """The whole run, the machine's limits, and what the kernels' sum leaves over."""
+def totals(result: Profile, limits: Limits | None) -> list[str]:
+    """The whole run, the machine's limits, and what the kernels' sum leaves over. Of a GPU there are none."""
     flops = sum(line.flops for line in result.lines)
     kernels = sum(line.seconds for line in result.lines)
-    peak, read = limits.gflops[result.threads], limits.read_gbs[result.threads]
     rate = flops / result.run_seconds / 1e9 if result.run_seconds else 0.0
-    threads = f"{result.threads} thread{'s' * (result.threads > 1)}"
-    return [
-        f"one run: {result.run_seconds * 1e3:.3f} ms, {threads}, median of {result.runs}; "
+    threads = f", {result.threads} thread{'s' * (result.threads > 1)}" if limits else ""
+    lines = [
+        f"one run: {result.run_seconds * 1e3:.3f} ms{threads}, median of {result.runs}; "
         f"kernels {kernels * 1e3:.3f} ms in {len(result.lines)} calls",
-        f"{flops / 1e9:.3g} GFLOP at {rate:.1f} GFLOP/s, {rate / peak:.0%} of this machine's measured "
-        f"{peak:.0f} GFLOP/s (f32 multiply-add); it reads {read:.0f} GB/s from memory",
+        f"{flops / 1e9:.3g} GFLOP at {rate:.1f} GFLOP/s",
     ]
+    if limits:
+        peak, read = limits.gflops[result.threads], limits.read_gbs[result.threads]
+        lines[-1] += (
+            f", {rate / peak:.0%} of this machine's measured {peak:.0f} GFLOP/s (f32 multiply-add); "
+            f"it reads {read:.0f} GB/s from memory"
+        )
+    return lines
 
 
 def chrome_trace(name: str, result: Profile) -> str:

@@ -194,7 +194,7 @@ def random_feeds(source: Source, infos: Sequence[Any], seed: int) -> dict[str, n
 def _light(source: Source) -> onnx.ModelProto:
     """A copy of the model without external data."""
     if source.path is not None:
-        return onnx.load(str(source.path), load_external_data=False)
+        return onnx.load(str(source.path), format="protobuf", load_external_data=False)
     return source.read()
 
 

@@ -179,7 +179,7 @@ def _check_model(
         expected, judge = _asked(oracles, proto, feeds)
     expected = {name: expected[name] for name in names}
     checks += check_threads(module, feeds, expected, threads, precision, least, judge)
-    if module.foreign:
+    if module.foreign or module.emulated:
         how = "run under an emulator; " if module.emulated else ""
         click.echo(f"{how}not loaded from a file, which only the target can")
         return checks

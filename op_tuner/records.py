@@ -451,7 +451,7 @@ def taken(records: Sequence[Record]) -> Record:
 
 
 def sound(records: Iterable[Record]) -> list[Record]:
-    """Those that worked, of records of one task alone, but for configs that the same compiler and machine have
+    """Those that worked, of records of one task alone, but for configs that the same compiler and machine
     found to be wrong another time: they are wrong now and then."""
     records = list(records)
     wrong = {_made(r) for r in records if r.error in WRONG}
@@ -561,10 +561,13 @@ def merge(into: Path, sources: Iterable[Path]) -> int:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """While others that ask for it wait; not those that append what they measured."""
-    append_lines(path, [])
-    with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise InputError(f"cannot write records to {path}: {error.strerror}") from error
 
 
 def best_per_task(records: Iterable[Record]) -> list[Record]:

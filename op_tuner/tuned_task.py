@@ -105,8 +105,8 @@ class TunedTask:
 
     @property
     def fastest(self) -> Point:
-        """The config with the smallest time alone, the default among them, that no network has refuted and that
-        was never wrong."""
+        """The config with the smallest time alone, the default among them, that no network has refuted and
+        that was never wrong."""
         if self._fastest is None:
             wrong = refuted(self.inside) | self.wrong
             fit = [point for point in self.times if point not in wrong]

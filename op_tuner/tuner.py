@@ -450,8 +450,8 @@ class Tuner:
         return [t for t in self.tasks if t.planned and not t.default_known]
 
     def _measure_unknown(self) -> bool:
-        """What the latest plan brought, while there is time; whether it brought anything. Not counted as trials,
-        where these were enough for what the first plans ran."""
+        """What the latest plan brought, while there is time; whether it brought anything. Not counted as
+        trials, where these were enough for what the first plans ran."""
         unknown = self._unknown()
         if unknown and not (self._late() if self._settled else self._over()):
             for found in self._measure([(found, found.default) for found in unknown], alone=True):

@@ -26,8 +26,8 @@ class PlanPair:
     first, other  names of both with their configs
     key           names of their kernels
     heard         records in which networks compared them on one machine, made by this compiler
-    before        such records of other plans beside the same kernels, with other configs, or of older compilers;
-                  the latest last
+    before        such records of other plans beside the same kernels, with other configs, or made by older
+                  compilers; the latest last
     """
 
     first: str

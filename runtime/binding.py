@@ -238,7 +238,11 @@ class Context:
         if (kind, name) in self._keep:
             return self._keep[kind, name][1]
         get = self._functions.input_data if kind == "input" else self._functions.output_data
-        address = get(self._handle, index)
+        self._begin()
+        try:
+            address = get(self._handle, index)
+        finally:
+            self._busy.release()
         if not address:
             raise RunError(f"{kind} {name!r}: no memory for its {info.nbytes} bytes")
         if not info.nbytes:

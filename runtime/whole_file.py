@@ -13,7 +13,8 @@ from ..errors import InputError
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
-    """What `write` writes becomes the file in one step, so that nobody sees half of it.
+    """What `write` writes becomes the file in one step, so that nobody sees half of it. Of a link it is the file
+    that it leads to.
 
     A device or a pipe, such as /dev/stdout, is written to. InputError if that fails.
     """
@@ -23,6 +24,9 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o6
             with path.open("wb") as file:
                 write(file)
             return
+        if is_of_system(path):
+            raise InputError(f"cannot write {path}: it stands for a file here; name that one")
+        path = Path(os.path.realpath(path))
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             write(file)
@@ -34,6 +38,12 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o6
         if isinstance(error, OSError):
             raise InputError(f"cannot write {path}: {error.strerror}") from error
         raise
+
+
+def is_of_system(path: Path) -> bool:
+    """Whether a path is among the system's own, such as /dev/stdout, where nothing may be put or replaced."""
+    parts = Path(os.path.abspath(path)).parts
+    return parts[:2] in (("/", "dev"), ("/", "proc"), ("/", "sys")) and parts[:3] != ("/", "dev", "shm")
 
 
 def _umask() -> int:

@@ -256,6 +256,21 @@ def test_profile_shows_kernels_and_writes_a_trace(burnish, tmp_path):
     assert all(b["ts"] == pytest.approx(a) for a, b in zip(ends, events[1:]))
 
 
+def test_a_model_is_one_whatever_its_name_ends_in(burnish, tmp_path):
+    burnish("zoo", "digits", "-o", tmp_path / "m.json")
+    assert "output" in burnish("run", tmp_path / "m.json", "--threads", 1).stdout
+
+
+def test_a_plan_by_what_was_measured_before_says_so(burnish, tmp_path, monkeypatch):
+    monkeypatch.setenv("BURNISH_CACHE_DIR", str(tmp_path))
+    assert "measured before" not in burnish("plan", "digits", "--threads", 1).stdout
+    burnish("compile", "digits", "--threads", 1, "--measure", "-o", tmp_path / "m.so")
+    said = burnish("plan", "digits", "--threads", 1).stdout
+    path = tmp_path / "records.jsonl"
+    assert f"measured before; burnish compile digits --records {path} makes this plan" in said
+    assert "measured before" not in burnish("plan", "digits", "--threads", 1, "--records", path).stdout
+
+
 def test_bench_shows_measured_plans_beside_predicted_ones(burnish, tmp_path):
     records = tmp_path / "records.jsonl"
     options = ["--threads", "1", "--rounds", "1", "--against", "none", "--measure", "--records", records]

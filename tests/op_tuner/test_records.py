@@ -368,6 +368,15 @@ def test_merge_takes_each_record_once(tmp_path):
         merge(out, [tmp_path / "none.jsonl"])
 
 
+def test_what_is_no_file_of_records_stays_as_it_is(tmp_path):
+    path = tmp_path / "module.so"
+    path.write_bytes(b"\x7fELF and no end of a line")
+    append(tmp_path / "r.jsonl", [record()])
+    with pytest.raises(InputError, match="expected a record"):
+        merge(path, [tmp_path / "r.jsonl"])
+    assert path.read_bytes() == b"\x7fELF and no end of a line"
+
+
 def test_the_last_line_of_a_whole_file_needs_no_end(tmp_path):
     a, out = tmp_path / "a.jsonl", tmp_path / "out.jsonl"
     a.write_text(record(runs=1).line + "\n" + record(runs=2).line)

@@ -262,7 +262,8 @@ def test_contexts_that_read_each_others_memory_end(kernels):
 def test_a_context_is_one_threads_at_a_time(kernels):
     context = kernels.module(chain_plan(), WEIGHTS).context()
     with context._busy:  # as while another thread runs
-        for call in (context.run, context.run_profiled, lambda: context.bind_input("x", some_rows())):
+        bind, see = lambda: context.bind_input("x", some_rows()), lambda: context.output("y")
+        for call in (context.run, context.run_profiled, bind, see):
             with pytest.raises(InputError, match="running in another thread"):
                 call()
     context.bind_input("x", some_rows())
