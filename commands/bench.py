@@ -120,6 +120,7 @@ def bench(
     device: CudaMachine | None = None,
     on_cpu: bool = True,
     compare: Compare | None = None,
+    ahead: Callable[[str, onnx.ModelProto], None] = lambda name, model: None,
     keep: Callable[[BenchResult], None] = lambda found: None,
 ) -> BenchResult:
     """Compare `contestants`: subjects (Burnish) and peers, of which the fastest is what all are held against.
@@ -127,9 +128,9 @@ def bench(
     A contestant that is not installed, fails or gives wrong outputs is a row that says so. `make_inputs`
     gives the inputs of a model from a seed; `progress` is told what happens next. On a GPU, `device` is what
     it can do, and without a `name` there is none: every row says so; not `on_cpu` are subjects on other GPUs,
-    too, whose limits are not known. `compare` takes a session's measurements elsewhere (`bench_apart`). `keep` is
-    given what there is so far, behind each model and number of threads.
-    Raises InputError for fewer than 1 round or thread.
+    too, whose limits are not known. `compare` takes a session's measurements elsewhere (`bench_apart`).
+    `ahead` is called before each model, `keep` behind each model and number of threads, with what there is
+    so far. Raises InputError for fewer than 1 round or thread.
     """
     if rounds < 1 or min(threads, default=0) < 1:
         raise InputError(f"bench needs at least 1 round and 1 thread, not rounds={rounds}, threads={threads}")
@@ -148,6 +149,7 @@ def bench(
         return BenchResult(date, machine, limits, rounds, seed, load, *told)
 
     for name, model in models:
+        ahead(name, model)
         network = Network(name, model)
         for count in (0,) if device else threads:
             session = Session(network, count, rounds, seed, min_seconds, make_inputs, progress, missing)

@@ -15,6 +15,7 @@ from typing import Any
 import click
 import onnx
 from rich.console import Console
+from rich.status import Status
 
 from ..compiler.cuda_device import CudaDevice, is_usable
 from ..compiler.target import Target, get_target, runs_here
@@ -199,15 +200,18 @@ def command(
             rounded = partial(own, precision=kind)
             contestants += _subjects(rounded, measure, bool(tuning), records, on_cuda, took[kind], kind)
         contestants += peers.find_cuda(names, precisions) if on_cuda else peers.find(names, tflite)
-        for kind in () if isinstance(gpu, str) else precisions:
-            if tuning:
-                how = {**tuning, "records": records, "precision": kind}
-                took[kind].update(_tune(networks, threads, target, **how))
-            if measure and machine.gpu:
-                measured = partial(own, measure=True, records=records, precision=kind)
-                _measure_ahead(networks, threads, measured)
+
+        def ahead(name: str, model: onnx.ModelProto) -> None:
+            for kind in () if isinstance(gpu, str) else precisions:
+                if tuning:
+                    how = {**tuning, "records": records, "precision": kind}
+                    took[kind].update(_tune(name, model, threads, target, **how))
+                if measure and machine.gpu:  # contestants' processes cannot: the driver is in use there
+                    for count in threads:
+                        own(model, threads=count, measure=True, records=records, precision=kind)
+
         timed = partial(_timed, networks, contestants, machine, gpu)
-        result = timed(threads=threads, rounds=rounds, seed=seed, keep=keep)
+        result = timed(threads=threads, rounds=rounds, seed=seed, ahead=ahead, keep=keep)
     report = reports.report(result)
     report.show()
     keep(result)
@@ -230,7 +234,7 @@ def _counted(
     if records is not None:
         tuned = partial(own, records=records_path(records, False))
         subjects.append(peers.EmulatedBurnish(tuned, name="burnish-tuned"))
-    with _status() as progress:
+    with _status() as (progress, _):
         return count_instructions(
             networks, [*subjects, *others], machine, runs=rounds, seed=seed, progress=progress
         )
@@ -268,11 +272,20 @@ def _timed(
     threads: Sequence[int],
     rounds: int,
     seed: int,
+    ahead: Callable[[str, onnx.ModelProto], None],
     keep: Callable[[BenchResult], None],
 ) -> BenchResult:
     """What `contestants` take here, in turns; `gpu` is that of a CUDA target, or why there is none."""
     device = {"device": str(find_gpu(machine))} if machine.gpu and gpu is None else {}
-    with _status() as progress:
+    with _status() as (progress, status):
+
+        def aside(name: str, model: onnx.ModelProto) -> None:
+            status.stop()  # it has a display of its own
+            try:
+                ahead(name, model)
+            finally:
+                status.start()
+
         limits = None
         if gpu is not None:
             progress("measuring the GPU's peak")
@@ -285,6 +298,7 @@ def _timed(
             progress=progress,
             device=limits,
             on_cpu=not machine.gpu,
+            ahead=aside,
             keep=keep,
             compare=partial(compare_apart, usable=is_usable),
         )
@@ -307,11 +321,13 @@ def _limits(gpu: CudaDevice) -> CudaMachine:
         return answer_of(lambda tell: measure_cuda(gpu))
     except ChildEnded as ending:
         return CudaMachine(str(gpu), reason=str(ending))
+    except Exception as error:  # of torch
+        return CudaMachine(str(gpu), reason=f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 @contextmanager
-def _status() -> Iterator[Callable[[str], None]]:
-    """Where what happens next is told: in a line that changes, on a terminal."""
+def _status() -> Iterator[tuple[Callable[[str], None], Status]]:
+    """Where what happens next is told: in a line that changes, on a terminal; and that line."""
     console = Console(stderr=True, markup=False, emoji=False)
     with console.status("starting") as status:
 
@@ -321,35 +337,25 @@ def _status() -> Iterator[Callable[[str], None]]:
             elif "round" not in message:
                 console.print(message, highlight=False, soft_wrap=True, markup=False)
 
-        yield progress
-
-
-def _measure_ahead(networks: Networks, threads: Sequence[int], own: Callable[..., Module]) -> None:
-    """Fills the records: where contestants run the driver is in use, and children cannot measure."""
-    with _status() as progress:
-        for name, model in networks:
-            progress(f"{name}: measuring its kernels")
-            for count in threads:
-                own(model, threads=count)
+        yield progress, status
 
 
 def _tune(
-    networks: Networks, threads: Sequence[int], target: str, **how: Any
+    name: str, model: onnx.ModelProto, threads: Sequence[int], target: str, **how: Any
 ) -> dict[tuple[str, int], float]:
     """Seconds that it took, by network and threads; a GPU's kernels are the same for all."""
     gpu = get_target(target).gpu is not None
     console = Console(stderr=True)
     took: dict[tuple[str, int], float] = {}
-    for name, model in networks:
-        for count in threads[:1] if gpu else threads:
-            with show_progress(console) as progress:
-                found = tune(model, target=target, threads=count, progress=progress, announce=announce, **how)
-            said = f"tuned {name} for {count} thread{'s' * (count > 1)} in {found.seconds:.0f} s"
-            said += f": {_speed(found)}; {found.spent}"
-            console.print(said, highlight=False, soft_wrap=True, markup=False)
-            took |= {(name, n): found.seconds for n in (threads if gpu else (count,))}
-            if found.interrupted:
-                raise KeyboardInterrupt
+    for count in threads[:1] if gpu else threads:
+        with show_progress(console) as progress:
+            found = tune(model, target=target, threads=count, progress=progress, announce=announce, **how)
+        said = f"tuned {name} for {count} thread{'s' * (count > 1)} in {found.seconds:.0f} s"
+        said += f": {_speed(found)}; {found.spent}"
+        console.print(said, highlight=False, soft_wrap=True, markup=False)
+        took |= {(name, n): found.seconds for n in (threads if gpu else (count,))}
+        if found.interrupted:
+            raise KeyboardInterrupt
     return took
 
 

@@ -45,7 +45,7 @@ def fatbin(source: str, arch: str, options: Sequence[str] = (), keep: bool = Tru
     number = arch.removeprefix("sm_")
     target = ["-fatbin", "-gencode", f"arch=compute_{number},code=[{arch},compute_{number}]"]
     more = [os.environ.get(f"NVCC_{end}PEND_FLAGS", "") for end in ("PRE", "AP")]  # which nvcc reads
-    text = "\0".join((*command, version, *more, *target, *options, source))
+    text = "\0".join((*command[1:], version, *more, *target, *options, source))
     kept = cache_dir() / "cuda" / hashlib.sha256(text.encode()).hexdigest()
     if keep and (data := _read(kept)) is not None:
         return data

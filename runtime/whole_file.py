@@ -13,8 +13,8 @@ from ..errors import InputError
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
-    """What `write` writes becomes the file in one step, so that nobody sees half of it. Of a link it is the file
-    that it leads to.
+    """What `write` writes becomes the file in one step, so that nobody sees half of it. Of a link it is the
+    file that it leads to.
 
     A device or a pipe, such as /dev/stdout, is written to. InputError if that fails.
     """

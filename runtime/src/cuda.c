@@ -320,15 +320,16 @@ static int32_t record(burnish_context *c, cu_executable *recorded) {
 
 /* --- a run --- */
 
-/* The device that memory lies on; -1 for what is no memory of a device, of which the driver need not know. */
+/* The device that memory lies on; -1 for what is no memory of a device. Of memory that the driver does not know
+   this is no error, as it is where a single attribute is asked for. */
 static int32_t find_device(burnish_context *c, const void *memory, int32_t *device) {
+  static const int32_t asked[] = {CU_POINTER_MEMORY_TYPE, CU_POINTER_DEVICE_ORDINAL};
   uint32_t type = 0;
-  cu_pointer address = (cu_pointer)(uintptr_t)memory;
-  cu_result code = burnish_cu.cuPointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, address);
-  *device = -1;
-  if (code == CU_INVALID_VALUE || (!code && type != CU_MEMORY_OF_DEVICE)) return BURNISH_OK;
-  if (!code) code = burnish_cu.cuPointerGetAttribute(device, CU_POINTER_DEVICE_ORDINAL, address);
-  return code ? burnish_cuda_failed(&c->error, "cuPointerGetAttribute", code) : BURNISH_OK;
+  int32_t ordinal = -1;
+  void *found[] = {&type, &ordinal};
+  cu_result code = burnish_cu.cuPointerGetAttributes(2, asked, found, (cu_pointer)(uintptr_t)memory);
+  *device = !code && type == CU_MEMORY_OF_DEVICE ? ordinal : -1;
+  return code && code != CU_INVALID_VALUE ? burnish_cuda_failed(&c->error, "cuPointerGetAttributes", code) : BURNISH_OK;
 }
 
 static uint64_t used_by(const burnish_context *c, uint64_t slot) {

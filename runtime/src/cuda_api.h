@@ -64,7 +64,7 @@ enum {
   X(cuMemcpyHtoDAsync_v2, (cu_pointer, const void *, size_t, cu_stream))                                \
   X(cuMemcpyDtoHAsync_v2, (void *, cu_pointer, size_t, cu_stream))                                      \
   X(cuMemcpyDtoDAsync_v2, (cu_pointer, cu_pointer, size_t, cu_stream))                                  \
-  X(cuPointerGetAttribute, (void *, int32_t, cu_pointer))                                               \
+  X(cuPointerGetAttributes, (uint32_t, const int32_t *, void **, cu_pointer))                           \
   X(cuStreamCreate, (cu_stream *, uint32_t))                                                            \
   X(cuStreamDestroy_v2, (cu_stream))                                                                    \
   X(cuStreamSynchronize, (cu_stream))                                                                   \

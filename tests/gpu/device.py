@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -31,9 +32,11 @@ def queue() -> Any:
     """Of the first device; None without an OpenCL driver or pyopencl."""
     try:
         import pyopencl as cl
-
+    except ImportError:
+        return None
+    try:
         devices = [d for p in cl.get_platforms() for d in p.get_devices()]
-    except (ImportError, cl.Error):
+    except cl.Error:
         return None
     return cl.CommandQueue(cl.Context(devices[:1])) if devices else None
 
@@ -61,12 +64,27 @@ def kernels(programs: Iterable[Program], target: Target) -> Kernels:
     return (CudaKernels if target.gpu.language == "cuda" else OpenCLKernels)(programs, target)
 
 
+@cache
+def keep_context() -> None:
+    """Of the GPU, until the process ends: what the last module releases takes long to make again."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    device, context = ctypes.c_int32(), ctypes.c_void_p()
+    for code in (
+        driver.cuInit(0),
+        driver.cuDeviceGet(ctypes.byref(device), 0),
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
+    ):
+        assert not code
+
+
 class CudaKernels:
     def __init__(self, programs: Iterable[Program], target: Target):
         self.target = target
         self.programs = {p.name: finished(p, target) for p in programs}
         self.kernels = {name: assemble(p, target) for name, p in self.programs.items()}
         self.nvcc = cache(fatbin)
+        if find_cuda_device():
+            keep_context()
 
     def run(self, name: str, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         kernel, params = self.kernels[name], self.programs[name].params

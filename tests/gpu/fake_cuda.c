@@ -388,11 +388,13 @@ cu_result cuMemcpyDtoDAsync_v2(cu_pointer to, cu_pointer from, size_t bytes, cu_
       (operation){.kind = 'c', .to = (void *)(uintptr_t)to, .from = (void *)(uintptr_t)from, .bytes = bytes});
 }
 
-cu_result cuPointerGetAttribute(void *data, int32_t what, cu_pointer address) {
+cu_result cuPointerGetAttributes(uint32_t count, const int32_t *what, void **data, cu_pointer address) {
   ENTER_CONTEXT();
   const object *o = find("device", (void *)(uintptr_t)address, 0);
-  if (!o) return INVALID_VALUE;
-  *(int32_t *)data = what == CU_POINTER_MEMORY_TYPE ? CU_MEMORY_OF_DEVICE : o->device;
+  for (uint32_t n = 0; n < count; n++) {
+    int32_t value = what[n] == CU_POINTER_MEMORY_TYPE ? CU_MEMORY_OF_DEVICE : o ? o->device : -2;
+    *(int32_t *)data[n] = o || what[n] != CU_POINTER_MEMORY_TYPE ? value : 0;
+  }
   return 0;
 }
 
