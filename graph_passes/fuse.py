@@ -314,6 +314,8 @@ def _absorb_operands(
         fits = len(nodes) <= MAX_NODES and len(_inputs(graph, nodes)) <= MAX_INPUTS
         if not (here and fits and other.shape == group.shape):
             continue
+        if _inner_stages(graph, nodes) > max(1, _inner_stages(graph, [*group.nodes, node])):
+            continue
         group.nodes += other.nodes
         group_of |= {o: group for n in other.nodes for o in n.outputs}
         groups.remove(other)

@@ -221,7 +221,9 @@ def _plans(st: Stage, shapes: Shapes, target: Target) -> tuple[Plan, ...]:
             found.append((elements * padded * SQUARE_COST, Plan(side, 1, axis.name)))
     found.sort(key=lambda f: f[0])
     ranked = [plan for _, plan in found]
-    return tuple(dict.fromkeys([*ranked, *(p for plan in ranked for p in _other_widths(plan, last.extent))]))
+    others = [p for plan in ranked for p in _other_widths(plan, last.extent)]
+    fitting = [p for p in others if not p.square or _stays_inside(st, p.square, p.lanes, shapes)]
+    return tuple(dict.fromkeys([*ranked, *fitting]))
 
 
 def _other_widths(plan: Plan, extent: int) -> list[Plan]:
@@ -248,12 +250,16 @@ def _side(st: Stage, axis: str, shapes: Shapes, target: Target) -> int:
     strided = _strided(st, last.name, side, shapes)
     if not strided or any(_stride(load, st, axis, side, shapes) != 1 for load in strided):
         return 0
+    return side if _stays_inside(st, axis, side, shapes) else 0
+
+
+def _stays_inside(st: Stage, axis: str, side: int, shapes: Shapes) -> bool:
+    """Whether squares may be read: with all guards of the value, or each load without them."""
     if _whole(st, axis, side, shapes):
-        return side
+        return True
     ranges = st.ranges()
-    if any(may_leave(load, shapes[load.tensor], ranges) or s.checks(load) for load in strided):
-        return 0
-    return side
+    strided = _strided(st, st.axes[-1].name, side, shapes)
+    return not any(may_leave(load, shapes[load.tensor], ranges) or s.checks(load) for load in strided)
 
 
 def _stride(load: Load, st: Stage, axis: str, lanes: int, shapes: Shapes) -> int | None:

@@ -214,9 +214,12 @@ def makes_words(acc: Stage) -> bool:
 def _rank_rows_of_words(
     acc: Stage, roles: Roles, extents: dict[str, int], target: Target
 ) -> list[tuple[tuple[str, int], ...]]:
-    """Neighbours along the innermost pixel axis: the more, the more often a word is multiplied."""
+    """Neighbours along the innermost pixel axis: the more, the more often a word is multiplied. One vector
+    each, of whatever axis they lie along."""
+    lanes = lanes_of(acc, target)
+    vector = ((roles.vector, lanes),) if extents[roles.vector] != lanes else ()
     if not roles.pixels:
-        return [()]
+        return [vector]
     row = roles.pixels[0]
     place = next(e for ld in s.loads(acc.body) for e in ld.index if row in s.variables(e))
     steps = affine.linear(place)
@@ -237,7 +240,7 @@ def _rank_rows_of_words(
                 for n, w in _pieces(extents[row], width)
             )
             found.append((cycles, width))
-    return [((row, width),) for _, width in sorted(found)]
+    return [(*vector, (row, width)) for _, width in sorted(found)]
 
 
 def _step(acc: Stage, roles: Roles, target: Target) -> int:

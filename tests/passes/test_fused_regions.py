@@ -79,6 +79,10 @@ CASES = {
     "two in a row": (lambda g, x, r: silu(g, hard_swish(g, conv(g, x))), [7]),
     "an operand of its own": (lambda g, x, r: added(g, x, g.one(Unary("relu"), r)), [3]),
     "an operand that is costly": (lambda g, x, r: added(g, x, g.one(Unary("tanh"), r)), [1, 2]),
+    "an operand with something costly squared": (
+        lambda g, x, r: added(g, x, g.one(Binary("mul"), *[g.one(Unary("softplus"), r)] * 2)),
+        [2, 2],
+    ),
     "an operand that is an output": (
         lambda g, x, r: (lambda y: (y, added(g, x, y)))(g.one(Unary("relu"), r)),
         [1, 2],

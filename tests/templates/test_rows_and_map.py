@@ -1,5 +1,7 @@
 """What the templates of rows and maps promise about their programs and code, beyond the right values."""
 
+import random
+
 import numpy as np
 import pytest
 from burnish.compiler.codegen.llvm import generate
@@ -15,7 +17,7 @@ from burnish.compiler.ops.base import Decomposer, Op
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.elementwise import Unary
 from burnish.compiler.ops.fused import expression
-from burnish.compiler.ops.movement import Concat, Identity, Transpose
+from burnish.compiler.ops.movement import Concat, Identity, Pad, Transpose
 from burnish.compiler.ops.normalization import GroupNormalization, LayerNormalization
 from burnish.compiler.ops.pool import GlobalAveragePool
 from burnish.compiler.ops.reduction import ArgReduce, Softmax
@@ -23,6 +25,7 @@ from burnish.compiler.target import get_target
 from burnish.compiler.templates.registry import algorithms
 from burnish.graph_passes import make_tasks
 from burnish.graph_passes.fuse import fuse
+from burnish.op_tuner.space import Space
 
 BLOCKED = Layout.channel_blocked(4, 16)
 
@@ -87,6 +90,26 @@ def test_concatenation_selects_only_where_inputs_meet(axis: int, mixed: int) -> 
 def test_small_groups_are_on_register_tiles(stride: int) -> None:
     conv = Conv(strides=(stride, stride), pads=(1, 1, 1, 1), dilations=(1, 1), group=8)
     assert algorithms(task_of(conv, "direct", "f32[1,32,28,28]", "f32[32,4,3,3]"))[0] == "direct"
+
+
+def test_squares_of_any_width_read_what_is_there() -> None:
+    """Channels that do not fill their blocks, and padding around: x read without its guards would be left."""
+    expr = expression(Pad((0, 0, 1, 1), (0, 0, 1, 1)), (TensorType.parse("f32[1,24,19,19]"),))
+    layouts = ((expr.params[0][0], BLOCKED),)
+    task = KernelTask("kernel", expr, layouts, frozenset(), "map", get_target("x86-64-v4"), 1)
+    space, rng = Space(task), random.Random(0)
+    drawn = {space.draw(rng) for _ in range(24)} | {space.default()}
+    x = np.random.default_rng(1).standard_normal((1, 2, 19, 19, 16)).astype(np.float32)
+    plain = x.transpose(0, 1, 4, 2, 3).reshape(1, 32, 19, 19)[:, :24]
+    want = np.pad(plain, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    squares = set()
+    for point in sorted(drawn, key=str):
+        squares.add((dict(point).get("square0"), dict(point).get("lanes0")))
+        program = scheduled(task, Space.config(point))
+        arrays = [x.reshape(program.params[0].shape), np.zeros(program.params[1].shape, np.float32)]
+        got = loops_interpreter.interpret(program, arrays)[-1]
+        np.testing.assert_array_equal(got.reshape(want.shape), want)
+    assert len(squares) > 1
 
 
 def test_squares_read_no_more_than_a_temporary_has() -> None:
