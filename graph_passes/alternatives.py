@@ -293,4 +293,5 @@ def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout |
         return None
     along = _concatenates(node) or _packs_bytes(node)
     along = along or _moves_along(graph, value, graph.types[node.outputs[0]].dims)
-    return layout if along or decision.writes is None else None
+    along = along or (decision.writes is None and may_move(graph, value, layout.block_of(1)))
+    return layout if along else None

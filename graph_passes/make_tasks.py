@@ -6,13 +6,14 @@ import re
 from dataclasses import replace
 
 from ..compiler.ir.graph import Graph, Node
-from ..compiler.ir.types import Layout
+from ..compiler.ir.types import Layout, TensorType
 from ..compiler.kernel_task import KernelTask
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.packed_recurrence import Packed
 from ..compiler.target import Target
 from ..compiler.templates.registry import algorithms
 from ..errors import InternalError
+from .pairs import convolution
 from .views import find_views
 
 
@@ -20,6 +21,7 @@ def task_of(
     graph: Graph, node: Node, target: Target, threads: int, algorithm: str | None = None
 ) -> KernelTask:
     """The task of one node; `algorithm` None takes the most specific template that fits."""
+    graph = replace(graph, types={**graph.types, **_same_numbers(graph, node)})
     types = graph.input_types(node)
     constants = {i for i in node.reads if i in graph.constants}
     if not isinstance(node.op, FusedOp) and node.op.has("loops"):
@@ -65,6 +67,27 @@ def task_of(
         types=types,
     )
     return replace(task, algorithm=algorithm or algorithms(task)[0])
+
+
+def _same_numbers(graph: Graph, node: Node) -> dict[str, TensorType]:
+    """Operands (n, c, 1, 1) in whole blocks, which are the same bytes in plain layout: a task does not depend
+    on how they were written. What a convolution slides over keeps its layout."""
+    if not isinstance(node.op, FusedOp):
+        return {}
+    conv = convolution(node)
+    data = {
+        outer for outer, inner in zip(node.inputs, node.op.graph.inputs) if conv and inner == conv.inputs[0]
+    }
+    types = {value: graph.types[value] for value in node.reads if value not in data}
+    return {value: type.with_layout(None) for value, type in types.items() if _in_whole_blocks(type)}
+
+
+def _in_whole_blocks(type: TensorType) -> bool:
+    layout = type.layout
+    if layout is None or type.rank < 3 or any(d != 1 for d in type.dims[2:]):
+        return False
+    block = layout.block_of(1)
+    return layout == Layout.channel_blocked(type.rank, block) and type.dims[1] % block == 0
 
 
 def _same_memory(graph: Graph, node: Node, value: str) -> Layout | None:

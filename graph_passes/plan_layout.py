@@ -247,7 +247,7 @@ class Planner:
 
     def local(self) -> LayoutPlan:
         choice = {n: int(self._alone(n).argmin()) for n in self.options}
-        for first, second in self._pairs():
+        for first, second in self.pairs():
             apart = self._alone(first).min() + self._alone(second).min()
             together = [
                 (self.costs[first][i] + self.costs[second][j], i, j)
@@ -268,7 +268,7 @@ class Planner:
         half = [KEPT in (d.reads, d.writes) for d in self.options[n]]
         return np.where(half, np.inf, self.costs[n])
 
-    def _pairs(self) -> Iterator[tuple[int, int]]:
+    def pairs(self) -> Iterator[tuple[int, int]]:
         """Neighbours that may be one kernel."""
         producer = {o: n for n, node in enumerate(self.graph.nodes) for o in node.outputs}
         for n, node in enumerate(self.graph.nodes):

@@ -40,11 +40,13 @@ def rivals(planner: Planner, cost: TaskCost, options: PlanOptions, plan: LayoutP
     graph, problem = planner.graph, planner.problem()
     around = _Around(problem, solve(problem, max_nodes=SEARCH_NODES).choice)
     beside = _beside(graph, plan)
+    firsts = {second: first for first, second in planner.pairs()}
     found = []
     for n, index, decision in _candidates(planner, plan):
         price = cost.price(graph, graph.nodes[n], decision).seconds
-        chosen = planner.options[n].index(plan.decisions[n])
-        if not 0 < price <= CLOSE * (planner.costs[n][chosen] + beside.get(n, 0.0)):
+        replaced = [n, firsts[n]] if decision.reads == KEPT else [n]
+        chosen = sum(planner.costs[m][planner.options[m].index(plan.decisions[m])] for m in replaced)
+        if not 0 < price <= CLOSE * (chosen + beside.get(n, 0.0)):
             continue
         other = around.forced(f"n{n}", index)
         lost = planner.plan({m: other[f"n{m}"] for m in planner.options}).cost - plan.cost
@@ -63,7 +65,7 @@ def _candidates(planner: Planner, plan: LayoutPlan) -> Iterator[tuple[int, int, 
 
 
 def _beside(graph: Graph, plan: LayoutPlan) -> dict[int, float]:
-    """By node: what the conversions of what it reads and writes cost, and the first half of a pair."""
+    """By node: what the conversions of what it reads and writes cost."""
     costs: dict[str, float] = {}
     for conversion in plan.conversions:
         costs[conversion.value] = costs.get(conversion.value, 0.0) + conversion.cost

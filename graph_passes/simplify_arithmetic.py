@@ -27,6 +27,7 @@ def constant_right(r: Rewriter, node: Node) -> str | None:
 
 @rule("x + 0 => x", Binary)
 def neutral(r: Rewriter, node: Node) -> str | None:
+    """Of zeros the sign may be another one: -0 + 0 is 0."""
     x, c = node.inputs
     if node.op.fn not in NEUTRAL or r.uniform(c) != NEUTRAL[node.op.fn]:
         return None
@@ -67,7 +68,8 @@ def combine_constants(r: Rewriter, node: Node) -> str | None:
         both = BINARY[node.op.fn].numpy(wide_array(left), wide_array(right))
     if both.size > max(left.size, right.size) or not _keeps_range(left, right, both):
         return None
-    if node.op.fn == "add" and _cancels(left, right, both):
+    lost = {"add": _cancels, "mul": _vanishes}.get(node.op.fn)
+    if lost and lost(left, right, both):
         return None
     return r.emit(node.op, inner.inputs[0], r.constant(both.astype(left.dtype), b))
 
@@ -80,15 +82,19 @@ def _cancels(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> bool:
     return dtype_of(a).is_float and bool(((least > 0) & (np.abs(both) < large / 4)).any())
 
 
+def _vanishes(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> bool:
+    """Whether a product of constants that are not zero is."""
+    return dtype_of(a).is_float and bool(((both == 0) & (a != 0) & (b != 0)).any())
+
+
 def _keeps_range(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> bool:
-    """Whether combining two float constants neither overflows nor loses one to underflow."""
+    """Whether combining two float constants neither overflows nor leaves a number with fewer digits."""
     if not dtype_of(a).is_float:
         return True
     tiny = float(np.finfo(np.float16 if a.dtype.itemsize == 2 else a.dtype).tiny)
     lost = (np.abs(both) < tiny) & (a != 0) & (b != 0) & (both != 0)
-    vanished = (both == 0) & (a != 0) & (b != 0) & (a + b != 0)
     with np.errstate(over="ignore"):
-        return bool(np.isfinite(both.astype(a.dtype)).all()) and not (lost | vanished).any()
+        return bool(np.isfinite(both.astype(a.dtype)).all()) and not lost.any()
 
 
 @rule("x ** 2 => x * x", Binary)

@@ -38,6 +38,7 @@ def _convolution(r: Rewriter, node: Node) -> Node | None:
     if (
         conv is None
         or r.const(conv.inputs[1]) is None
+        or not r.type_of(conv.inputs[1]).size
         or r.type_of(value).shape != r.type_of(node.outputs[0]).shape
     ):
         return None
@@ -97,7 +98,7 @@ def add_to_convolution(r: Rewriter, node: Node) -> str | None:
 @rule("conv(x * s, w) => conv(x, w * s)", Conv)
 def scaled_input(r: Rewriter, node: Node) -> str | None:
     scale, w = r.only_by(node.inputs[0], Binary), r.const(node.inputs[1])
-    if scale is None or scale.op.fn != "mul" or w is None:
+    if scale is None or scale.op.fn != "mul" or w is None or not w.size:
         return None
     if r.type_of(scale.inputs[0]).shape != r.type_of(scale.outputs[0]).shape:
         return None

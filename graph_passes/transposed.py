@@ -78,7 +78,13 @@ def by_phases(r: Rewriter, node: Node) -> str | None:
     bias = rest[0] if rest else None
     assert isinstance(op, ConvTranspose)
     w = r.const(weights)
-    if x is None or weights is None or w is None or (bias is not None and r.const(bias) is None):
+    if (
+        x is None
+        or weights is None
+        or w is None
+        or not w.size
+        or (bias is not None and r.const(bias) is None)
+    ):
         return None
     sizes = r.type_of(x).dims[2:]
     each = (sizes, op.sizes, w.shape[2:], op.strides, op.pads, op.dilations)

@@ -337,6 +337,7 @@ def test_a_convolution_read_twice_is_not_duplicated(body):
         lambda g, x: g.one(Cast("f64"), g.one(Cast("i32"), x)),
         lambda g, x: g.one(Cast("u8"), g.one(Cast("i32"), g.one(Cast("i64"), x))),
         lambda g, x: binary(g, "mul", binary(g, "mul", x, num(1e30)), num(1e30)),
+        lambda g, x: binary(g, "mul", binary(g, "mul", x, num(1e-23)), num(-1e-23)),
         lambda g, x: binary(g, "div", x, num(3)),
         lambda g, x: binary(g, "min", binary(g, "max", x, num(2)), num(-2)),
     ],

@@ -7,13 +7,17 @@ from functools import partial
 from itertools import product
 
 import numpy as np
+import onnx
 import pytest
 from burnish.compiler.price import Price
 from burnish.graph_passes.alternatives import alternatives
+from burnish.graph_passes.assign_layouts import apply_plan
+from burnish.graph_passes.make_tasks import kernel_tasks
 from burnish.graph_passes.plan_layout import PlanOptions, plan_layout
 from burnish.graph_passes.predict import MODEL, PredictedCost, _taps_inside
 from burnish.graph_passes.task_cost import HOPELESS, decided_task, plan_choices, price_graph
 from burnish.op_tuner.costs import conversion_task
+from onnx import TensorProto, helper, numpy_helper
 
 from .test_plan_layout import BLOCK, TARGET, fused, network
 
@@ -79,6 +83,37 @@ def test_a_node_of_which_nothing_works_is_predicted():
     graph = fused(network())
     cost = prices(graph, Told(lambda task: float("inf")))
     assert plan_layout(graph, BLOCK, cost).cost < 1
+
+
+def squeezed(channels: int = 2 * BLOCK) -> onnx.ModelProto:
+    """A gate of a convolution's result, by what is left of it: one number a channel, from blocks."""
+    rng, weights = np.random.default_rng(0), []
+
+    def conv(source: str, result: str, *shape: int) -> onnx.NodeProto:
+        w = rng.standard_normal(shape).astype(np.float32)
+        weights.append(numpy_helper.from_array(w, f"{result}.w"))
+        return helper.make_node("Conv", [source, f"{result}.w"], [result], result, pads=[shape[-1] // 2] * 4)
+
+    nodes = [
+        conv("x", "a", channels, channels, 3, 3),
+        helper.make_node("GlobalAveragePool", ["a"], ["b"], "squeeze"),
+        conv("b", "c", channels, channels, 1, 1),
+        helper.make_node("Sigmoid", ["c"], ["d"], "gate"),
+        helper.make_node("Mul", ["a", "d"], ["e"], "excite"),
+        conv("e", "y", channels, channels, 3, 3),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, channels, 14, 14]) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_what_is_priced_is_what_runs():
+    graph = fused(squeezed())
+    copy = partial(conversion_task, target=TARGET, threads=1)
+    found = plan_choices(graph, PREDICTED, PlanOptions(), copy)
+    run = kernel_tasks(apply_plan(graph, TARGET, found.kept), TARGET, 1)
+    assert {t.digest for t in found.run_by(graph, found.kept)} == {t.digest for t in run.values()}
+    assert any(layout for t in run.values() for _, layout in t.layouts if "mul" in t.name)
 
 
 @pytest.mark.parametrize(("gain", "moves"), [(0.95, False), (0.5, True)])
