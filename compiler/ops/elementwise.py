@@ -206,7 +206,7 @@ def _modulo(a: Expr, b: Expr) -> Expr:
     rest = s.binary("rem", a, b)
     zero = s.const(0, a.dtype)
     wrong_sign = s.both(s.binary("ne", rest, zero), s.binary("ne", s.lt(rest, zero), s.lt(b, zero)))
-    return select(wrong_sign, rest + b, rest)
+    return select(s.eq(rest, zero), s.call("copysign", zero, b), select(wrong_sign, rest + b, rest))
 
 
 def _floored_mod(a: np.ndarray, b: np.ndarray) -> np.ndarray:

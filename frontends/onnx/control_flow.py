@@ -61,6 +61,7 @@ def _if(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | None
 
 
 def _loop(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | None]:
+    """The body's condition counts even where the loop has none, as in ONNX's reference and onnxruntime."""
     name, carried = c.g.node_name, list(c.inputs[2:])
     body = _graph(c, "body", 2 + len(carried), 1 + len(carried))
     limit = None if c.inputs[0] is None else _one(c, c.inputs[0], "trip count")

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...compiler.ir.types import DType, dtype_of
+from ...compiler.ir.types import F32, DType, dtype_of
 from ...compiler.ops.movement import Expand
 from ...errors import ModelError
 from .external_data import MAX_MADE_BYTES, checked_bytes, onnx_dtype, tensor_array
 from .narrow import stored_array
 from .registry import NodeContext, onnx
+from .rules_quantize import dtype_attribute
 
 
 @onnx("Constant")
@@ -81,8 +82,9 @@ def range_(c: NodeContext, start: str, limit: str, delta: str):
     if step == 0:
         raise ModelError(f"{c.label}: a delta of 0")
     span = end - first
-    if dtype.is_float:  # as ONNX defines it: 1.1 - 0.1 of f32 is 1
-        span = float(dtype.numpy.type(end) - dtype.numpy.type(first))
+    if dtype.is_float:  # as ONNX defines it: 1.1 - 0.1 of f32 is 1; of 16 bits in its `stash_type`
+        rounded = (dtype if dtype.bytes > 2 else dtype_attribute(c, "stash_type", F32)).numpy.type
+        span = float(rounded(end) - rounded(first))
     steps = span / step
     if not np.isfinite(steps):
         raise ModelError(f"{c.label}: a range from {first} to {end} in steps of {step} never ends")

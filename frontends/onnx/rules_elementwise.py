@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...compiler.ir.types import F32, DType
 from ...compiler.ops.elementwise import Binary, Cast, Unary, Where
 from ...compiler.ops.movement import Identity
 from .external_data import onnx_dtype
@@ -87,7 +88,23 @@ def pow_(c: NodeContext, base: str, exponent: str):
     if base_type.is_integer and exponent_type.is_float:  # ONNX: computed in the exponent's type
         power = c.one(Binary("pow"), c.one(Cast("f64"), base), c.one(Cast("f64"), exponent))
         return c.emit(Cast(base_type.name), power)
-    return c.emit(Binary("pow"), base, c.one(Cast(base_type.name), exponent))
+    if base_type.is_integer or _all_are(c, exponent, base_type):
+        return c.emit(Binary("pow"), base, c.one(Cast(base_type.name), exponent))
+    wide = "f32" if max(base_type.bytes, exponent_type.bytes) <= 2 or exponent_type is F32 else "f64"
+    power = c.one(Binary("pow"), c.one(Cast(wide), base), c.one(Cast(wide), exponent))
+    return c.emit(Cast(base_type.name), power)
+
+
+def _all_are(c: NodeContext, value: str, dtype: DType) -> bool:
+    """Whether a floating-point type has all numbers of a value's type, or those that a constant holds."""
+    type = c.type(value).dtype
+    known = c.g.constants.get(value)
+    if known is not None:
+        wide = known.astype(np.float64)
+        return bool(((wide.astype(dtype.numpy).astype(np.float64) == wide) | np.isnan(wide)).all())
+    digits = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
+    own = digits[type.name] if type.is_float else type.bits - (type.kind == "int")
+    return own <= digits[dtype.name] and (not type.is_float or type.bytes < dtype.bytes)
 
 
 @onnx("Mod")

@@ -109,8 +109,9 @@ def compress(c: NodeContext, x: str, condition: str):
 
 @onnx("NonZero")
 def non_zero(c: NodeContext, x: str):
-    value = np.atleast_1d(c.value(x, "input (the number of its nonzero elements)"))
-    return c.const(np.array(np.nonzero(value), np.int64).reshape(max(c.type(x).rank, 1), -1))
+    value = c.value(x, "input (the number of its nonzero elements)")
+    found = np.nonzero(value) if value.ndim else np.empty((0, np.count_nonzero(value)))
+    return c.const(np.array(found, np.int64).reshape(value.ndim, -1 if value.ndim else found.shape[1]))
 
 
 @onnx("Unique")

@@ -16,7 +16,7 @@ from .rules_conv import Window, window
 
 def _window(c: NodeContext, x: str) -> tuple[Window, bool]:
     """The window, and whether partial ones count: with auto_pad VALID ONNX's size has no room for them."""
-    ceil_mode = bool(c.attr("ceil_mode", 0)) and c.attr("auto_pad", "NOTSET") == "NOTSET"
+    ceil_mode = bool(c.attr("ceil_mode", 0)) and c.attr("auto_pad", "NOTSET") in ("NOTSET", "")
     return window(c, x, tuple(c.required("kernel_shape"))), ceil_mode
 
 

@@ -27,6 +27,8 @@ def activations(c: NodeContext, defaults: tuple[str, ...]) -> tuple[Activation, 
     """Each takes the next alpha and beta of the node's lists if it has such a parameter."""
     count = len(DIRECTIONS.get(c.attr("direction", "forward"), (False,)))
     names = c.attr("activations") or list(defaults) * count
+    if len(defaults) == 1 and list(names) == ["Tanh"] * 2:  # RNN's default in ONNX, whatever its directions
+        names = names[:count]
     if len(names) != len(defaults) * count:
         raise ModelError(f"{c.label}: {len(names)} activations, expected {len(defaults) * count}")
     alphas, betas = list(c.attr("activation_alpha") or ()), list(c.attr("activation_beta") or ())

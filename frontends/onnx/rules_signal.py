@@ -81,10 +81,10 @@ def _transform(c: NodeContext, x: str, axis: int, table: np.ndarray) -> str:
 def stft(c: NodeContext, signal: str, step: str, window: str | None = None, length: str | None = None):
     type = c.type(signal)
     hop = c.ints(step, "frame_step")[0]
-    if length is None and window is None:
-        raise ModelError(f"{c.label}: neither window nor frame_length is given")
-    frame = c.ints(length, "frame_length")[0] if length else c.type(window or "").dims[0]
     batch, samples = type.dims[:2]
+    frame = c.type(window).dims[0] if window else samples
+    if length:
+        (frame,) = c.ints(length, "frame_length")
     parts = type.dims[2] if type.rank == 3 else 1
     if hop < 1 or not 1 <= frame <= samples:
         raise ModelError(f"{c.label}: frames of {frame} every {hop} samples do not fit {samples}")
