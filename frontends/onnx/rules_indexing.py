@@ -110,8 +110,9 @@ def compress(c: NodeContext, x: str, condition: str):
 @onnx("NonZero")
 def non_zero(c: NodeContext, x: str):
     value = c.value(x, "input (the number of its nonzero elements)")
-    found = np.nonzero(value) if value.ndim else np.empty((0, np.count_nonzero(value)))
-    return c.const(np.array(found, np.int64).reshape(value.ndim, -1 if value.ndim else found.shape[1]))
+    count = np.count_nonzero(value)
+    found = np.nonzero(value) if value.ndim else ()
+    return c.const(np.array(found, np.int64).reshape(value.ndim, count))
 
 
 @onnx("Unique")
