@@ -1,6 +1,7 @@
 """The ONNX backend interface, so that ONNX's own test suite and other tools can run models through Burnish.
 
-rep = burnish.onnx_backend.prepare(model)      # model: onnx.ModelProto
+from burnish import onnx_backend
+rep = onnx_backend.prepare(model)      # model: onnx.ModelProto
 y, = rep.run([x])
 """
 
@@ -18,8 +19,8 @@ from .errors import InputError, NeedsValueError, UnsupportedError
 from .frontends.onnx.interface import is_fixed
 from .pipeline import compile as compile_model
 
-FEW, KEPT, MOST_MEMORY = 8, 32, 4 << 30
-"""How many modules of a model are kept, one for each set of shapes: a few, or more with so many bytes."""
+FEW, KEPT, MOST_MEMORY = 2, 32, 4 << 30
+"""How many modules of a model are kept, one for each set of shapes: two, or more with so many bytes."""
 Compile = Callable[..., Any]
 """`pipeline.compile`, or another function of its interface whose result has run(dict) → dict."""
 
@@ -34,7 +35,7 @@ class BurnishRep(BackendRep):
         self._outputs = [o.name for o in model.graph.output]
         self._deciding: tuple[str, ...] = ()
         self._modules: dict[tuple, Any] = {}
-        self._compiling = threading.Lock()
+        self._looking, self._compiling = threading.Lock(), threading.Lock()
         tensors = all(i.type.HasField("tensor_type") for i in self._inputs)
         self._open = tensors and not all(map(_is_static, self._inputs))
         if not self._open:
@@ -46,8 +47,7 @@ class BurnishRep(BackendRep):
     def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
         """The outputs in the model's order. `inputs`: arrays in order of the model's inputs, or by name."""
         feed = self._feed(inputs)
-        with self._compiling:
-            module, deciding = self._module(feed), self._deciding
+        module, deciding = self._known(feed) or self._made(feed)
         results = module.run({n: a for n, a in feed.items() if n not in deciding})
         return tuple(results[name] for name in self._outputs)
 
@@ -61,28 +61,41 @@ class BurnishRep(BackendRep):
         missing = [n for n in names if n not in inputs]
         if missing:
             raise InputError(f"the input {missing[0]!r} is missing; the model takes {', '.join(names)}")
-        return {n: _array(n, inputs[n]) for n in names}
+        return {i.name: _array(i, inputs[i.name]) for i in self._inputs}
 
-    def _module(self, feed: Mapping[str, np.ndarray]) -> Any:
-        while True:
-            values = {n: feed[n] for n in self._deciding}
-            shapes = {n: a.shape for n, a in feed.items() if n not in values} if self._open else {}
-            key = tuple((n, a.shape, a.tobytes()) for n, a in values.items()) + tuple(shapes.items())
+    def _known(self, feed: Mapping[str, np.ndarray]) -> tuple[Any, tuple[str, ...]] | None:
+        """A module that is there, and the inputs that became part of it."""
+        with self._looking:
+            key = _key(*self._sizes(feed))
             known = self._modules.pop(key, None)
-            if known is not None:
-                self._modules[key] = known  # behind those that were used before
-                return known
-            options = dict(self._options)
-            shapes |= options.pop("shapes", None) or {}
-            values |= options.pop("values", None) or {}
-            try:
-                module = self._compile(self._model, values=values, shapes=shapes, **options)
-            except NeedsValueError as error:
-                self._require(error)
-                continue
-            self._modules[key] = module
-            self._forget()
-            return module
+            if known is None:
+                return None
+            self._modules[key] = known  # behind those that were used before
+            return known, self._deciding
+
+    def _made(self, feed: Mapping[str, np.ndarray]) -> tuple[Any, tuple[str, ...]]:
+        """A new one, while others run; one is compiled at a time."""
+        with self._compiling:
+            while (known := self._known(feed)) is None:
+                values, shapes = self._sizes(feed)
+                options = dict(self._options)
+                all_shapes = shapes | (options.pop("shapes", None) or {})
+                all_values = values | (options.pop("values", None) or {})
+                try:
+                    module = self._compile(self._model, values=all_values, shapes=all_shapes, **options)
+                except NeedsValueError as error:
+                    self._require(error)
+                    continue
+                with self._looking:
+                    self._modules[_key(values, shapes)] = module
+                    self._forget()
+                return module, self._deciding
+            return known
+
+    def _sizes(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a module is compiled for: values of inputs that decide sizes, shapes of the others."""
+        values = {n: feed[n] for n in self._deciding}
+        return values, {n: a.shape for n, a in feed.items() if n not in values} if self._open else {}
 
     def _forget(self) -> None:
         """Drops the modules that were not used for longest; the last one stays."""
@@ -111,10 +124,20 @@ def _is_static(info: onnx.ValueInfoProto) -> bool:
     return tensor.HasField("shape") and all(map(is_fixed, tensor.shape.dim))
 
 
-def _array(name: str, value: Any) -> np.ndarray:
+def _key(values: Mapping[str, np.ndarray], shapes: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple((n, a.shape, a.tobytes()) for n, a in values.items()) + tuple(shapes.items())
+
+
+def _array(info: onnx.ValueInfoProto, value: Any) -> np.ndarray:
+    """Of the dtype that the input declares: before anything is compiled for its shape."""
     if isinstance(value, (list, tuple, dict)) or value is None:
-        raise UnsupportedError(f"input {name!r} is given as {type(value).__name__}; expected an array")
-    return np.asarray(value)
+        raise UnsupportedError(f"input {info.name!r} is given as {type(value).__name__}; expected an array")
+    array = np.asarray(value)
+    code = info.type.tensor_type.elem_type
+    declared = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code)) if code else array.dtype
+    if declared.kind in "biufc" and array.dtype.newbyteorder("=") != declared:
+        raise InputError(f"input {info.name!r}: expected {declared}, found {array.dtype}")
+    return array
 
 
 class BurnishBackend(Backend):

@@ -41,7 +41,7 @@ from .network_turns import compare
 from .op_tuner.costs import MeasuredCosts, conversion_task
 from .op_tuner.measure import find_gpu
 from .op_tuner.records import RecordedConfig, default_path, tuned_configs
-from .runtime.binding import thread_count
+from .runtime.binding import file_path, thread_count
 
 __all__ = ["Module", "compile", "load", "optimise"]
 
@@ -145,11 +145,10 @@ def records_path(records: str | Path | None, measure: bool) -> Path | None:
     """
     if records is None:
         return default_path() if measure else None
-    if not measure and not Path(records).is_file():
-        raise InputError(
-            f"there is no file {str(records)!r}; expected records (.jsonl), as of `burnish tune`"
-        )
-    return Path(records)
+    path = file_path(records)
+    if not measure and not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}; expected records (.jsonl), as of `burnish tune`")
+    return path
 
 
 def predict(graph: Graph, target: Target, threads: int, options: PlanOptions) -> Cost:

@@ -7,7 +7,7 @@ y, = session.run(None, {"x": x})
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,26 @@ class NodeArg:
     shape: list[int | str | None]
 
 
+@dataclass(frozen=True)
+class ModelMeta:
+    """What a model says of itself; a module's file knows its own name alone."""
+
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 0
+    custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
+
+
 class InferenceSession:
     """A model, compiled when it is opened; one with open sizes for each shape that it meets; the latest stay.
 
     `path_or_bytes` is an .onnx file, its bytes, or a module's .so. Of `sess_options` only
-    `intra_op_num_threads` counts (0: all cores); `providers` may name only CPUExecutionProvider.
+    `intra_op_num_threads` counts (0: all cores); `providers` may name only CPUExecutionProvider, and
+    `provider_options` mean nothing to it. There is no io_binding, and there are no OrtValues: a module's
+    context binds arrays (`burnish.load`).
     """
 
     def __init__(
@@ -46,21 +61,32 @@ class InferenceSession:
         path_or_bytes: str | Path | bytes,
         sess_options: Any = None,
         providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
     ):
         names = [p if isinstance(p, str) else p[0] for p in providers or ()]
         if names and "CPUExecutionProvider" not in names:
             raise InputError(f"provider {names[0]!r}: Burnish has only CPUExecutionProvider")
+        self._options = sess_options
         threads = getattr(sess_options, "intra_op_num_threads", 0) or None
         if isinstance(path_or_bytes, (str, Path)) and Path(path_or_bytes).suffix == ".so":
             module = load(path_or_bytes, threads)
             self._inputs = [_arg(info.name, info.dtype, list(info.shape)) for info in module.inputs]
             self._outputs = [_arg(info.name, info.dtype, list(info.shape)) for info in module.outputs]
             self._call = lambda feed: module.run(feed)
+            self._dtypes = {info.name: info.dtype for info in module.inputs}
+            self._meta = ModelMeta(graph_name=Path(path_or_bytes).stem)
             return
         model = read_whole(path_or_bytes)
+        self._meta = ModelMeta(
+            *(model.producer_name, model.graph.name, model.domain, model.doc_string),
+            model.graph.doc_string,
+            model.model_version if model.HasField("model_version") else 2**63 - 1,  # as onnxruntime says it
+            {p.key: p.value for p in model.metadata_props},
+        )
         constants = {tensor.name for tensor in model.graph.initializer}
         self._inputs = [_declared(value) for value in model.graph.input if value.name not in constants]
         self._outputs = [_declared(value) for value in model.graph.output]
+        self._dtypes = {value.name: _dtype(value) for value in model.graph.input}
         rep = BurnishRep(model, partial(compile_model, threads=threads))
         names = [output.name for output in self._outputs]
         self._call = lambda feed: dict(zip(names, rep.run(feed)))
@@ -74,10 +100,17 @@ class InferenceSession:
     def get_providers(self) -> list[str]:
         return ["CPUExecutionProvider"]
 
+    def get_modelmeta(self) -> ModelMeta:
+        return self._meta
+
+    def get_session_options(self) -> Any:
+        return self._options
+
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
     ) -> list[np.ndarray]:
-        """The named outputs, or all of them. InputError for a wrong name, shape or dtype."""
+        """The named outputs, or all of them. Lists become arrays of what the input declares. InputError for a
+        wrong name, shape or dtype."""
         known = {arg.name for arg in self._inputs}
         for name in input_feed:
             if name not in known:
@@ -87,8 +120,17 @@ class InferenceSession:
         for name in wanted:
             if name not in made:
                 raise InputError(f"there is no output {name!r}; expected {', '.join(sorted(made))}")
-        results = self._call(input_feed)
+        results = self._call({name: self._array(name, value) for name, value in input_feed.items()})
         return [results[name] for name in wanted]
+
+    def _array(self, name: str, value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return value
+        try:
+            return np.array(value, self._dtypes[name])
+        except (ValueError, TypeError, OverflowError) as error:
+            wanted = self._dtypes[name]
+            raise InputError(f"input {name!r}: expected {wanted}, found a list: {error}") from None
 
 
 def _arg(name: str, dtype: np.dtype, shape: list[int | str | None]) -> NodeArg:
@@ -96,7 +138,10 @@ def _arg(name: str, dtype: np.dtype, shape: list[int | str | None]) -> NodeArg:
 
 
 def _declared(value: onnx.ValueInfoProto) -> NodeArg:
-    tensor = value.type.tensor_type
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type or onnx.TensorProto.FLOAT)
-    sizes = [d.dim_value if is_fixed(d) else d.dim_param or None for d in tensor.shape.dim]
-    return _arg(value.name, np.dtype(dtype), list(sizes))
+    sizes = [d.dim_value if is_fixed(d) else d.dim_param or None for d in value.type.tensor_type.shape.dim]
+    return _arg(value.name, _dtype(value), list(sizes))
+
+
+def _dtype(value: onnx.ValueInfoProto) -> np.dtype:
+    code = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code))

@@ -43,7 +43,8 @@ def _user_cache() -> str:
 CACHE_DIR = Knob(
     "BURNISH_CACHE_DIR",
     _user_cache(),
-    "folder for compiled kernels and the compiled runtime; `burnish cache` shows what is in it",
+    "folder for compiled kernels and the compiled runtime, which `burnish cache` shows and deletes, and for "
+    "records.jsonl, what `burnish tune` has measured",
 )
 DEBUG = Knob(
     "BURNISH_DEBUG",

@@ -207,6 +207,7 @@ def command(
                     how = {**tuning, "records": records, "precision": kind}
                     took[kind].update(_tune(name, model, threads, target, **how))
                 if measure and machine.gpu:  # contestants' processes cannot: the driver is in use there
+                    click.echo(f"{name}: measuring its kernels", err=True)
                     for count in threads:
                         own(model, threads=count, measure=True, records=records, precision=kind)
 

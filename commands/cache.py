@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ..errors import InputError
+from ..op_tuner.records import default_path
 from ..settings import cache_dir
 from .files import megabytes
 
@@ -32,6 +33,9 @@ def command(clear, path):
         if clear:
             _delete(entries)
         click.echo(f"{'deleted ' if clear else ''}{name}: {len(entries)}, {size}")
+    if not clear and default_path().is_file():
+        size = megabytes(default_path().stat().st_size)
+        click.echo(f"{default_path().name}: {size}, what was measured; no cache, and never deleted here")
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -26,7 +26,7 @@ def check_writable(path: Path, suffixes: Iterable[str] = ()) -> Path:
         return path
     if is_of_system(path):
         raise InputError(f"cannot write {path}: it is none of the user's files; give another name")
-    place = Path(os.path.realpath(path)).parent
+    place = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
     if not place.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {place}")
     _probe(place, path)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 import click
 
 from ..errors import InputError
 from ..graph_passes import alternatives
-from ..graph_passes.plan_layout import PRECISIONS
+from ..graph_passes.plan_layout import DEFAULT_PLAN, PRECISIONS
 from ..runtime.binding import MOST_THREADS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +54,33 @@ def parse_dims(ctx: click.Context, option: click.Parameter, texts: tuple[str, ..
             raise InputError(f"--dim {text!r}: expected NAME=SIZE, such as batch=8")
         dims[_once("--dim", name, dims)] = int(size)
     return dims
+
+
+def compile_line(
+    model: str,
+    threads: int,
+    records: Path,
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    dims: Mapping[str, int],
+    values: Mapping[str, str],
+    target: str,
+    plan: str,
+    accuracy: float,
+    precision: str,
+    memory_limit: int | None,
+) -> str:
+    """The command that compiles a model with these options and records."""
+    given = [f"--target {target}"] if target != "host" else []
+    given += [f"--shape {quote(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()]
+    given += [f"--dim {quote(name)}={size}" for name, size in dims.items()]
+    given += [f"--value {quote(f'{name}={value}')}" for name, value in values.items()]
+    given += [f"--plan {plan}"] if plan != DEFAULT_PLAN.mode else []
+    given += [f"--accuracy {accuracy:g}"] if accuracy != DEFAULT_PLAN.accuracy else []
+    given += [f"--precision {precision}"] if precision != DEFAULT_PLAN.precision else []
+    given += [f"--memory-limit {memory_limit}"] if memory_limit is not None else []
+    given += [f"--threads {threads} --records {quote(str(records))}"]
+    return " ".join([f"burnish compile {quote(model)}", *given, "-o MODULE"])
 
 
 def _named(option: str, texts: tuple[str, ...], expected: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 
 import click
 from rich import box
@@ -17,7 +16,16 @@ from ..graph_passes.predict_gpu import predicted_cost
 from ..op_tuner.records import default_path
 from ..pipeline import optimise, plan_options, price, records_path
 from .files import check_different, check_writable, megabytes, write_file
-from .options import ACCURACY, MEASURE, MEMORY_LIMIT, PRECISION, RECORDS, THREADS, model_options
+from .options import (
+    ACCURACY,
+    MEASURE,
+    MEMORY_LIMIT,
+    PRECISION,
+    RECORDS,
+    THREADS,
+    compile_line,
+    model_options,
+)
 from .plan_page import page
 from .plan_report import SUMMARY_TITLES, Item, Report, microseconds, report, summary
 from .progress import show_progress
@@ -78,9 +86,10 @@ def command(
     console = console_of(WIDTH)
     console.print(_items(found), soft_wrap=True)
     console.print(_modes(found), soft_wrap=True)
-    if found.has_measured and not records and not measure:
-        how = f"burnish compile {quote(model)} --records {quote(str(default_path()))}"
-        said = f"measured before; {how} makes this plan"
+    if found.has_measured and not records and not measure and default_path().is_file():
+        how = {"shapes": shapes, "dims": dims, "values": values, "target": target, "plan": plan}
+        how |= {"accuracy": accuracy, "precision": precision, "memory_limit": memory_limit}
+        said = f"measured before; this plan is that of: {compile_line(model, workers, default_path(), **how)}"
         console.print(said, highlight=False, soft_wrap=True, markup=False)
     console.print(f"memory {megabytes(found.memory or 0)}: weights, arena, scratch", highlight=False)
     if html:

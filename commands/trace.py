@@ -9,15 +9,17 @@ import onnx
 
 from ..compiler.explain import RUNGS, rungs
 from ..compiler.ir.graph import Graph, Node, print_graph
-from ..compiler.kernel_task import DefaultConfig
+from ..compiler.kernel_task import Config, KernelTask
 from ..compiler.ops.fused import FusedOp
 from ..compiler.target import Target, get_target, workers_of
 from ..debug import Log
 from ..errors import InputError
 from ..frontends.onnx.check import load as read_model
 from ..frontends.onnx.importer import import_onnx
+from ..graph_passes.footprint import evicting_bytes
 from ..graph_passes.make_tasks import task_of
 from ..graph_passes.views import is_view
+from ..op_tuner.records import tuned_configs
 from ..pipeline import optimise, passes
 from .options import THREADS, model_options
 from .samples import SAMPLES, sample
@@ -42,6 +44,8 @@ def command(model, op, node, stop_after, target, shapes, dims, values, threads):
     """
     if (model is None) == (op is None):
         raise InputError("give either a model to trace, or --op with the name of a sample")
+    if op and (shapes or dims or values):
+        raise InputError("--op has its own sizes: leave out --shape, --dim and --value")
     machine = get_target(target)
     workers = workers_of(machine, threads)
     known = ["onnx", "import", *passes(machine, workers), "fused", *RUNGS]
@@ -80,14 +84,17 @@ def ladder(wanted: onnx.NodeProto, load: Callable[[], Graph], target: Target, th
     optimise(graph, target, threads, log)
     label = wanted.name or f"{wanted.op_type}:{wanted.output[0]}"
     before = ""
+    evict = 0
     for name, graph in log.graphs or ():
+        if name == "fuse":
+            evict = evicting_bytes(graph, target)
         found = nodes_of(graph, label, wanted)
         text = print_part(graph, found)
         title = "graph after import" if name == "import" else f"graph after the pass {name}"
         yield name, title, "(unchanged)" if text == before else text
         before = text
     for node in nodes_of(graph, label, wanted):
-        yield from kernel_rungs(graph, node, target, threads)
+        yield from kernel_rungs(graph, node, target, threads, tuned_configs(None, evict))
 
 
 def nodes_of(graph: Graph, label: str, wanted: onnx.NodeProto) -> list[Node]:
@@ -119,7 +126,9 @@ def print_part(graph: Graph, nodes: list[Node]) -> str:
     return print_graph(part)
 
 
-def kernel_rungs(graph: Graph, node: Node, target: Target, threads: int) -> Iterator[Rung]:
+def kernel_rungs(
+    graph: Graph, node: Node, target: Target, threads: int, pick_config: Callable[[KernelTask], Config]
+) -> Iterator[Rung]:
     """From a fused operator down to assembly."""
     if isinstance(node.op, FusedOp):
         yield "fused", f"fused operator {node.name}", print_graph(node.op.graph)
@@ -128,4 +137,4 @@ def kernel_rungs(graph: Graph, node: Node, target: Target, threads: int) -> Iter
         yield "task", title, "a view: its output is its input's memory under another shape; no kernel"
         return
     task = task_of(graph, node, target, threads)
-    yield from rungs(task, DefaultConfig(), f"{task.name}_{task.digest[:8]}")
+    yield from rungs(task, pick_config(task), f"{task.name}_{task.digest[:8]}")

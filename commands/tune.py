@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
 
 import click
 from rich import box
 from rich.table import Table
 
 from ..compiler.target import get_target, runs_here
-from ..graph_passes.plan_layout import DEFAULT_PLAN, MODES
+from ..graph_passes.plan_layout import MODES
 from ..op_tuner.measure import require_runnable
 from ..op_tuner.model import OBJECTIVES
 from ..op_tuner.tuner import STRATEGIES
@@ -28,6 +26,7 @@ from .options import (
     RECORDS,
     SEED,
     THREADS,
+    compile_line,
     model_options,
     parse_duration,
 )
@@ -121,8 +120,8 @@ def command(
         found = tune(source.model, records=records, progress=progress, announce=announce, **told)
     console = console_of(WIDTH)
     console.print(_table(found), soft_wrap=True)
-    same = _repeated(found, shapes=shapes, dims=dims, values=values, target=target, **planning)
-    for text in (*_changes(found), _summary(found, f"burnish compile {quote(model)} {same} -o MODULE")):
+    how = {"shapes": shapes, "dims": dims, "values": values, "target": target, **planning}
+    for text in (*_changes(found), _summary(found, compile_line(model, found.threads, found.records, **how))):
         console.print(text, highlight=False, soft_wrap=True, markup=False)
     if html:
         here = workers is None and runs_here(get_target(target))
@@ -172,30 +171,6 @@ def _times(before: float, after: float) -> tuple[str, str, str]:
 def _inside(before: float, after: float) -> str:
     """Seconds in the network's module with default configs, and with those that are taken."""
     return f"{1e6 * before:.1f} → {1e6 * after:.1f}" if before > after else f"{1e6 * before:.1f}"
-
-
-def _repeated(
-    found: Tuning,
-    *,
-    shapes: Mapping[str, tuple[int, ...]],
-    dims: Mapping[str, int],
-    values: Mapping[str, str],
-    target: str,
-    plan: str,
-    accuracy: float,
-    precision: str,
-    memory_limit: int | None,
-) -> str:
-    """The options with which compiling makes the plan that was found."""
-    given = [f"--target {target}"] if target != "host" else []
-    given += [f"--shape {quote(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()]
-    given += [f"--dim {quote(name)}={size}" for name, size in dims.items()]
-    given += [f"--value {quote(f'{name}={value}')}" for name, value in values.items()]
-    given += [f"--plan {plan}"] if plan != DEFAULT_PLAN.mode else []
-    given += [f"--accuracy {accuracy:g}"] if accuracy != DEFAULT_PLAN.accuracy else []
-    given += [f"--precision {precision}"] if precision != DEFAULT_PLAN.precision else []
-    given += [f"--memory-limit {memory_limit}"] if memory_limit is not None else []
-    return " ".join([*given, f"--threads {found.threads} --records {quote(str(found.records))}"])
 
 
 def _summary(found: Tuning, command: str) -> str:

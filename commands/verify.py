@@ -87,7 +87,7 @@ def command(
         if shapes or (dims and not model):
             raise InputError("a module has the shapes that it was compiled for: leave out --shape and --dim")
         module = load(found.path or "", verify_digest=True)
-        checks = _check_module(found, module, origin, against, threads, precision, seed)
+        checks = _check_module(found, module, origin, dims, against, threads, precision, seed)
     else:
         if model:
             raise InputError("--model goes with a module; a model is compared with itself")
@@ -109,6 +109,7 @@ def _check_module(
     found: Source,
     module: Module,
     origin: Source | None,
+    dims: Mapping[str, int],
     against: str | None,
     threads: Sequence[int],
     precision: str,
@@ -117,7 +118,7 @@ def _check_module(
     """A module from a file: its digest is right already. Its shapes are those of the model that it is of."""
     shapes = {info.name: info.shape for info in module.inputs}
     if origin is not None:
-        _check_origin(found, module, origin, shapes)
+        _check_origin(found, module, origin, shapes, dims)
     feeds = random_feeds(origin or found, module.inputs, seed)
     judge = None
     if origin is None:
@@ -131,7 +132,11 @@ def _check_module(
 
 
 def _check_origin(
-    found: Source, module: Module, origin: Source, shapes: Mapping[str, tuple[int, ...]]
+    found: Source,
+    module: Module,
+    origin: Source,
+    shapes: Mapping[str, tuple[int, ...]],
+    dims: Mapping[str, int],
 ) -> None:
     """InputError for a model that the module cannot be of. Inputs may have become constants."""
     graph = origin.read().graph
@@ -140,7 +145,11 @@ def _check_origin(
     other += [o.name for o in module.outputs if o.name not in outputs]
     if other:
         raise InputError(f"{found.path} was not compiled from {origin.name}, which has no {other[0]!r}")
-    resolve_inputs([info for info in graph.input if info.name in shapes], shapes, {}, {}, {})
+    constants = {tensor.name for tensor in graph.initializer}
+    fixed = [name for name in inputs if name not in constants and name not in shapes]
+    if fixed:
+        raise InputError(f"{found.path} has a constant for {fixed[0]!r}: give it with --value {fixed[0]}=…")
+    resolve_inputs([info for info in graph.input if info.name in shapes], shapes, dims, {}, {})
 
 
 def _check_model(

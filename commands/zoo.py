@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ..errors import InputError
 from ..models.zoo import build, names
 from .files import check_writable, megabytes, write_file
 
@@ -29,6 +30,8 @@ def command(name, output, batch, image, seed):
     trained.
     """
     if name is None:
+        if output or image:
+            raise InputError("-o and --image are of one network: give its NAME")
         for known in names():
             click.echo(known)
         return

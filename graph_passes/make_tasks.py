@@ -79,15 +79,7 @@ def _same_numbers(graph: Graph, node: Node) -> dict[str, TensorType]:
         outer for outer, inner in zip(node.inputs, node.op.graph.inputs) if conv and inner == conv.inputs[0]
     }
     types = {value: graph.types[value] for value in node.reads if value not in data}
-    return {value: type.with_layout(None) for value, type in types.items() if _in_whole_blocks(type)}
-
-
-def _in_whole_blocks(type: TensorType) -> bool:
-    layout = type.layout
-    if layout is None or type.rank < 3 or any(d != 1 for d in type.dims[2:]):
-        return False
-    block = layout.block_of(1)
-    return layout == Layout.channel_blocked(type.rank, block) and type.dims[1] % block == 0
+    return {value: type.with_layout(None) for value, type in types.items() if type.is_whole_blocks}
 
 
 def _same_memory(graph: Graph, node: Node, value: str) -> Layout | None:
@@ -99,10 +91,9 @@ def _same_memory(graph: Graph, node: Node, value: str) -> Layout | None:
     layout = next(
         (t.layout for t in graph.input_types(node) if t and t.layout and t.rank == result.rank), None
     )
-    if value not in node.outputs or layout is None or result.rank < 3 or result.dtype.bytes != 4:
+    if value not in node.outputs or layout is None or result.dtype.bytes != 4:
         return None
-    whole = all(d == 1 for d in result.dims[2:]) and result.dims[1] % layout.block_of(1) == 0
-    return layout if whole and layout == Layout.channel_blocked(result.rank, layout.block_of(1)) else None
+    return layout if result.with_layout(layout).is_whole_blocks else None
 
 
 def kernel_name(node: Node, graph: Graph) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
+from numbers import Real
 from typing import Protocol
 
 import networkx as nx
@@ -83,13 +84,15 @@ class PlanOptions:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise InputError(f"plan {self.mode!r}: expected one of {', '.join(MODES)}")
-        if not self.accuracy >= 0:
+        if not isinstance(self.accuracy, Real) or not self.accuracy >= 0:
             raise InputError(f"accuracy {self.accuracy!r}: expected an error from 0 on, such as 1e-5")
         if self.precision not in PRECISIONS:
             raise InputError(f"precision {self.precision!r}: expected one of {', '.join(PRECISIONS)}")
         if self.memory_limit is not None and self.mode != "global":
             raise InputError(f"a memory limit needs the global plan, found {self.mode!r}")
-        if self.memory_limit is not None and not self.memory_limit > 0:
+        if self.memory_limit is None:
+            return
+        if not isinstance(self.memory_limit, Real) or not self.memory_limit > 0:
             raise InputError(f"memory limit {self.memory_limit!r}: expected a number of bytes from 1 on")
 
 

@@ -161,7 +161,7 @@ def transposed_operand(r: Rewriter, node: Node) -> str | None:
     flip_a, flip_b = (t is not None and _swaps_matrix(t) for t in (a, b))
     if not (flip_a or flip_b):
         return None
-    op = MatMul(node.op.trans_a ^ flip_a, node.op.trans_b ^ flip_b)
+    op = replace(node.op, trans_a=node.op.trans_a ^ flip_a, trans_b=node.op.trans_b ^ flip_b)
     return r.emit(
         op, a.inputs[0] if a and flip_a else node.inputs[0], b.inputs[0] if b and flip_b else node.inputs[1]
     )

@@ -220,8 +220,9 @@ def _complete(
     for choice, seconds in predicted.items():
         if choice not in known:
             prices[choice] = Price(seconds, "predicted", model)
-            works = _work(choice), *related.get(_work(choice), ())
-            if (fastest := next((best[w] for w in works if w in best), None)) is not None:
+            others = (best[w] for w in related.get(_work(choice), ()) if w in best)
+            works = (c for c in others if isfinite(known[c].seconds))
+            if (fastest := best.get(_work(choice)) or next(works, None)) is not None:
                 told = known[fastest]
                 factor = (told.default or told.seconds) / predicted[fastest]
                 prices[choice] = Price(seconds * factor, "scaled", f"{model} × {told.name}", MOST_DOUBT)

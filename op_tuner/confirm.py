@@ -265,7 +265,9 @@ def _seen(found: TunedTask, point: Point) -> bool:
 
 def _rivals(found: TunedTask) -> list[Point]:
     """Of the default config, if that works: what records would take, and those that are the fastest alone."""
-    others = [p for p in found.times if p != found.default and found.before < math.inf]
+    if not found.before < math.inf:
+        return []
+    others = [p for p in found.times if p != found.default and p not in found.wrong]
     told = [p for p in others if p == found.told]
     fastest = sorted((p for p in others if found.time(p) < found.before), key=found.time)
     return list(dict.fromkeys([*told, *fastest[:BEST]]))

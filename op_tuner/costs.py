@@ -153,20 +153,20 @@ class MeasuredCosts:
             for r in self.records.of(task)
             if r.hardware == machine and r.evict == self.evict and (r.made_by == here or not self.measure)
         ]
-        if times := config_records(sound(fitting)):
+        inside = [
+            r for r in self.records.in_networks(task) if r.hardware == machine and r.evict == self.evict
+        ]
+        right = sound([*fitting, *inside])
+        if times := config_records(r for r in right if not r.network):
             default = times.get(_default(task))
             if default is None:
                 return _price(fastest(times), "record")
             seconds = default.seconds or 0.0
-            inside = [
-                r
-                for r in self.records.in_networks(task)
-                if r.hardware == machine and r.evict == self.evict and r.made_by == default.made_by
-            ]
+            inside = [r for r in right if r.network and r.made_by == default.made_by]
             if found := confirmed(inside):
                 return replace(_price(found.record, "record"), seconds=found.share * seconds, default=seconds)
             return replace(_price(fastest(times, inside), "record"), default=seconds)
-        failed = [r for r in fitting if r.error not in PASSING]
+        failed = [r for r in fitting if r.error and r.error not in PASSING]
         last = failed[-1] if failed else fitting[-1] if len(fitting) > 1 else None
         return _price(last, "record") if last else None
 
@@ -221,6 +221,7 @@ def conversion_task(
     type: TensorType, source: Layout | None, wanted: Layout | None, target: Target, threads: int
 ) -> KernelTask:
     """The copy of a value into another layout: the same task as that of such a copy in a graph."""
+    source = None if type.with_layout(source).is_whole_blocks else source
     node = Node(Identity(), ("x",), ("y",))
     plain = type.with_layout(None)
     op = FusedOp(Graph("copy", ("x",), ("y",), (node,), {"x": plain, "y": plain}))

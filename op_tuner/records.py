@@ -205,16 +205,16 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Adds lines in one write, not behind what was torn; once more where another process tore its own
-    meanwhile, and the first of these lines with it. InputError as above."""
-    data = "".join(line + "\n" for line in lines).encode()
+    """Adds lines in one write, not behind what was torn; the first one again where another process tore its
+    own meanwhile, and this one with it. InputError as above."""
+    data = [f"{line}\n".encode() for line in lines]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             joined = not _ends_line(handle, os.fstat(handle).st_size)
-            for _ in range(2):
-                text = b"\n" * joined + data
+            for part in (data, data[:1]):
+                text = b"\n" * joined + b"".join(part)
                 if os.write(handle, text) != len(text):
                     raise InputError(f"cannot write records to {path}: the disk is full")
                 if joined or _ends_line(handle, os.lseek(handle, 0, os.SEEK_CUR) - len(text)):
@@ -321,7 +321,7 @@ class Records:
         wide = (task.target.arch, task.target.vector_bits)
 
         def among(records: Iterable[Record]) -> list[Record]:
-            return [r for r in records if r.seconds is not None and vectors(r) == wide and fits(r)]
+            return [r for r in sound(records) if vectors(r) == wide and fits(r)]
 
         if found := among(self.of(task)):
             return found
@@ -356,13 +356,14 @@ class Records:
         `evict`, these alone count.
         """
         here = self.hardware_for(task.target)
-        own = [r for r in self.of(task) if is_own(r, here, evict)]
-        inside = [r for r in self.in_networks(task) if is_own(r, here, evict)]
+        own = [r for r in (*self.of(task), *self.in_networks(task)) if is_own(r, here, evict)]
+        worked = [r for r in sound(own) if not r.network]
+        inside = [r for r in sound(own) if r.network]
         told = self.told(task, here, evict)
-        tried = {tuple(r.config.items()) for r in own}
-        if isinstance(told, RecordedConfig) and tuple(told.answers.items()) not in tried and not inside:
+        tried = {tuple(r.config.items()) for r in own if not r.network}
+        new = isinstance(told, RecordedConfig) and tuple(told.answers.items()) not in tried
+        if new and confirmed(inside) is None:
             return told
-        worked = sound(own)
         if not worked or task.program is not None:
             return DefaultConfig()
         return _offered(task, fastest_nearby(worked, inside, here, evict)) or DefaultConfig()
@@ -375,7 +376,8 @@ class Records:
         if not worked or task.program is not None:
             return DefaultConfig()
         digests = dict.fromkeys(r.task for r in worked)
-        inside = [r for d in digests for r in self.in_networks(d) if not is_own(r, machine, evict)]
+        others = [r for d in digests for r in (*self.of(d), *self.in_networks(d))]
+        inside = [r for r in sound(others) if r.network and not is_own(r, machine, evict)]
         record = fastest_nearby(worked, inside, machine, evict)
         there = record.hardware
         if there != machine and _default_answers(task) != _default_answers(_with_caches_of(there, task)):
@@ -451,11 +453,12 @@ def taken(records: Sequence[Record]) -> Record:
 
 
 def sound(records: Iterable[Record]) -> list[Record]:
-    """Those that worked, of records of one task alone, but for configs that the same compiler and machine
-    found to be wrong another time: they are wrong now and then."""
+    """Of one task's records those that worked alone, and those of networks; but none of a config that the
+    same compiler and machine found to be wrong another time, alone: networks do not look, and it is wrong now
+    and then."""
     records = list(records)
-    wrong = {_made(r) for r in records if r.error in WRONG}
-    return [r for r in records if r.seconds is not None and _made(r) not in wrong]
+    wrong = {_made(r) for r in records if r.error in WRONG and not r.network}
+    return [r for r in records if _made(r) not in wrong and (r.network or r.seconds is not None)]
 
 
 def _made(record: Record) -> tuple[object, ...]:
@@ -583,10 +586,10 @@ def best_per_task(records: Iterable[Record]) -> list[Record]:
             groups.setdefault((record.task, record.hardware, record.evict), []).append(record)
     best = []
     for found in groups.values():
-        alone = sound(r for r in found if not r.network)
+        found = sound(found)
+        alone = [r for r in found if not r.network]
         often = Counter(tuple(r.config.items()) for r in alone)
         sure = [r for r in alone if often[tuple(r.config.items())] >= CONFIRMED]
         if alone:
-            inside = [r for r in found if r.network]
-            best.append(taken([*alone, *inside] if inside else sure or alone))
+            best.append(taken(found if len(alone) < len(found) else sure or alone))
     return best

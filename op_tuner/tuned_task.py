@@ -73,8 +73,8 @@ class TunedTask:
 
     @property
     def before(self) -> float:
-        """Of the default config; infinite if it fails or has not been measured."""
-        return self.time(self.default)
+        """Of the default config; infinite if it fails, was wrong once, or has not been measured."""
+        return math.inf if self.default in self.wrong else self.time(self.default)
 
     @property
     def begun(self) -> float:
@@ -146,6 +146,7 @@ class TunedTask:
             self.failed.add(point)
             if error in WRONG:
                 self.wrong.add(point)
+                self._confirm()
         else:
             self.times.setdefault(point, []).append(seconds)
         self._fastest = None
@@ -157,7 +158,11 @@ class TunedTask:
     def learn_inside(self, record: Record) -> None:
         """What a network said of a config."""
         self.inside.append(record)
-        self._confirmed, self._fastest = confirmed(self.inside), None
+        self._fastest = None
+        self._confirm()
+
+    def _confirm(self) -> None:
+        self._confirmed = confirmed(r for r in self.inside if tuple(r.config.items()) not in self.wrong)
 
     def took(self, seconds: float) -> None:
         """How long a measurement lasted, with all that belongs to it."""

@@ -426,8 +426,7 @@ class Tuner:
         for done in range(ROUNDS):
             brought = self._measure_unknown()
             if self._unknown():
-                if not done:
-                    self.confirming.failure = UNKNOWN
+                self.confirming.failure = LATE if done else UNKNOWN
                 return
             network = self._network()
             if (done or brought) and self._left_over() < self.confirming.shortest(network):

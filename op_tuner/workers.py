@@ -87,14 +87,15 @@ class Workers:
         }
         try:
             while parts:
+                done = list[tuple[int, Measurement]]()
                 for future in self._next(list(parts)):
                     first, part = parts.pop(future)
                     found, again = self._heard(future, len(part))
                     for some in again:
                         parts[self._submit(part[some], alone)] = (first + some.start, part[some])
-                    for left, (n, result) in zip(reversed(range(len(found))), found):
-                        self.ready = left
-                        yield first + n, at_usual_pace(result, self.hardware)
+                    done += [(first + n, at_usual_pace(result, self.hardware)) for n, result in found]
+                for self.ready, result in zip(reversed(range(len(done))), done):
+                    yield result
         except self._distributed.CancelledError:
             parts.clear()
             raise RunError(f"the scheduler at {self.address} has ended, or cannot be reached") from None

@@ -241,5 +241,13 @@ class TensorType:
             size *= d
         return size
 
+    @property
+    def is_whole_blocks(self) -> bool:
+        """Whether it is (n, c, 1, 1) in full blocks of channels: the same bytes as in plain layout."""
+        if self.layout is None or self.rank < 3 or any(d != 1 for d in self.dims[2:]):
+            return False
+        block = self.layout.block_of(1)
+        return self.layout == Layout.channel_blocked(self.rank, block) and self.dims[1] % block == 0
+
     def with_layout(self, layout: Layout | None) -> TensorType:
         return TensorType(self.dtype, self.shape, None if layout and layout.is_plain else layout)

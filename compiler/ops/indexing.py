@@ -138,7 +138,8 @@ class OneHot(Op):
         return (TensorType(values.dtype, (*indices.dims[:axis], self.depth, *indices.dims[axis:])),)
 
     def reference(self, indices: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, ...]:
-        index = indices.astype(np.int64)
+        none = np.isnan(indices) if indices.dtype.kind == "f" else np.zeros(indices.shape, np.bool_)
+        index = np.where(none, -self.depth - 1, indices).astype(np.int64)
         index = np.where(index < 0, index + self.depth, index)
         last = np.where(np.expand_dims(index, -1) == np.arange(self.depth), values[1], values[0])
         return (np.moveaxis(last, -1, self.axis),)
@@ -147,7 +148,10 @@ class OneHot(Op):
         axis = self.axis % (indices.rank + 1)
 
         def body(*i: Expr) -> Expr:
-            index = s.cast(indices[(*i[:axis], *i[axis + 1 :])], I64)
+            given = indices[(*i[:axis], *i[axis + 1 :])]
+            index = s.cast(given, I64)
+            if given.dtype.is_float:
+                index = select(s.call("isnan", given), const(-self.depth - 1), index)
             index = select(s.lt(index, 0), index + self.depth, index)
             return select(s.eq(index, i[axis]), values[1], values[0])
 
@@ -172,6 +176,8 @@ class ReverseSequence(Op):
     def reference(self, x: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, ...]:
         y = np.moveaxis(x, (self.batch_axis, self.time_axis), (0, 1)).copy()
         for row, length in zip(y, lengths):
+            if not 0 <= length <= len(row):
+                raise IndexError(f"a length of {length}, of {len(row)}")
             row[: int(length)] = row[: int(length)][::-1].copy()
         return (np.moveaxis(y, (0, 1), (self.batch_axis, self.time_axis)),)
 
@@ -180,6 +186,7 @@ class ReverseSequence(Op):
 
         def body(*i: Expr) -> Expr:
             length = s.cast(lengths[i[self.batch_axis % x.rank]], I64)
+            length = s.call("checked", length, const(x.shape[time] + 1))
             mirrored = s.call("checked", length - 1 - i[time], const(x.shape[time]))
             return x[(*i[:time], select(s.lt(i[time], length), mirrored, i[time]), *i[time + 1 :])]
 
@@ -215,6 +222,8 @@ class TensorScatter(Op):
         steps = np.arange(new.shape[1])
         for batch in range(len(y)):
             at = steps + (0 if start is None else int(start[batch]))
+            if not self.circular and at.size and not 0 <= at[0] <= at[-1] < y.shape[1]:
+                raise IndexError(f"an update from {at[0]} on leaves the cache of {y.shape[1]}")
             y[batch, at % y.shape[1] if self.circular else at] = new[batch]
         return (np.moveaxis(y, 1, self.axis),)
 

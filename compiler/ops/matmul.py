@@ -29,12 +29,13 @@ def _rounded(b: ExprBuilder, sum: Tensor, dtype: DType) -> Tensor:
 @dataclass(frozen=True)
 class MatMul(Op):
     """y[…, m, n] = Σk a[…, m, k] · b[…, k, n], batch axes broadcasting; `trans_a`,
-    `trans_b`: that matrix is stored transposed. Narrow floats are summed in f32, integers
-    in their own type, wrapping around.
+    `trans_b`: that matrix is stored transposed. Narrow floats are summed in f32, which `in_wide` is the
+    result's type, too; integers in their own type, wrapping around.
     """
 
     trans_a: bool = False
     trans_b: bool = False
+    in_wide: bool = False
 
     def infer(self, a: TensorType | None, b: TensorType | None) -> tuple[TensorType, ...]:
         a, b = given(a), given(b)
@@ -44,16 +45,19 @@ class MatMul(Op):
         k2, n = b.dims[-2:][:: -1 if self.trans_b else 1]
         if k != k2:
             fail(f"{a} and {b} cannot be multiplied: the inner sizes {k} and {k2} differ")
-        return (TensorType(same_dtype(a, b), (*broadcast_shape(a.dims[:-2], b.dims[:-2]), m, n)),)
+        dtype = same_dtype(a, b)
+        dims = (*broadcast_shape(a.dims[:-2], b.dims[:-2]), m, n)
+        return (TensorType(wide(dtype) if self.in_wide else dtype, dims),)
 
     def reference(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
         x, y = wide_array(a), wide_array(b)
         x = np.swapaxes(x, -1, -2) if self.trans_a else x
         y = np.swapaxes(y, -1, -2) if self.trans_b else y
-        return (np.matmul(x, y).astype(a.dtype),)
+        return (np.matmul(x, y).astype(x.dtype if self.in_wide else a.dtype),)
 
     def compute(self, b: ExprBuilder, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        return (_rounded(b, self._products(b, x, y), x.dtype),)
+        product = self._products(b, x, y)
+        return (product if self.in_wide else _rounded(b, product, x.dtype),)
 
     def _products(
         self, b: ExprBuilder, x: Tensor, y: Tensor, product: Callable[[Expr, Expr], Expr] = operator.mul

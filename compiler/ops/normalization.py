@@ -25,11 +25,13 @@ At = Callable[[tuple[Expr, ...], tuple[Expr, ...]], Expr]
 def mean_of(
     b: ExprBuilder, acc: DType, keep: tuple[int, ...], over: tuple[int, ...], at: At, name: str
 ) -> Tensor:
-    """The mean over `over` for every position in `keep`."""
+    """The mean over `over` for every position in `keep`. A quotient: of equal numbers the mean is the number,
+    so that nothing is left of them without it, neither by a rounded 1 / n nor by a product in an fma."""
     count = prod(over)
     total = b.reduce("sum", acc, keep, over, lambda *i: at(i[: len(keep)], i[len(keep) :]), f"{name}_sum")
-    factor = 1 / count if count else float("nan")
-    return b.compute(acc, keep, lambda *i: total[i] * factor, name)
+    return b.compute(
+        acc, keep, lambda *i: total[i] / float(count) if count else total[i] * float("nan"), name
+    )
 
 
 def moments(

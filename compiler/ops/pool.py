@@ -129,7 +129,14 @@ class MaxPool(_Pool):
         inside = self._windows(np.ones(x.shape, bool), False)
         greatest = (view == view.max(axis=-1, keepdims=True)) | np.isnan(view)
         best = (greatest & inside).argmax(axis=-1)[..., None]
-        return np.take_along_axis(self._windows(planes, 0), best, axis=-1)[..., 0]
+        found = np.take_along_axis(self._windows(planes, 0), best, axis=-1)[..., 0]
+        starts = (np.arange(o) * t - p for o, t, p in zip(view.shape[2:-1], self.strides, self.pads))
+        at = [
+            np.minimum(np.where(a < 0, a % d, a), size - 1)
+            for a, d, size in zip(starts, self.dilations, sizes)
+        ]
+        first = planes[np.ix_(range(n), range(c), *at)] if x.size else found
+        return np.where(inside.any(axis=-1), found, first)
 
     def compute(self, b: ExprBuilder, x: Tensor) -> tuple[Tensor, ...]:
         y = self._reduce(b, x, "max", x.dtype, s.lowest(x.dtype))
@@ -152,7 +159,8 @@ class MaxPool(_Pool):
         def first(position: tuple[Expr, ...]) -> tuple[Expr, ...]:
             """Of the window's elements."""
             starts = self._at(position, (s.const(0),) * rank)
-            return tuple(s.select(s.lt(at, 0), at % d, at) for at, d in zip(starts, self.dilations))
+            inside = (s.select(s.lt(at, 0), at % d, at) for at, d in zip(starts, self.dilations))
+            return tuple(s.minimum(at, size - 1) for at, size in zip(inside, sizes))
 
         def place(n: Expr, c: Expr, *position: Expr) -> Expr:
             at = self._at(position, taps_of(best[(n, c, *position)]))

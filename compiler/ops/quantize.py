@@ -22,7 +22,7 @@ from .conv import ConvInteger
 from .elementwise import Binary, Cast, Unary
 from .matmul import MatMul, MatMulInteger
 from .movement import Reshape
-from .shapes import axis_of, fail, wide
+from .shapes import axis_of, broadcast_shape, fail, wide
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Linear(Op, abstract=True):
             fail(
                 f"scale {scale} does not fit the input {x} with axis {self.axis} and block size {self.block}"
             )
-        if zero is not None and zero.size != size:
+        if zero is not None and zero.dims != scale.dims and not size == zero.size == 1:
             fail(f"zero point {zero} and scale {scale}: expected the same shape")
 
     def _place(self, t: Tensor, i: Sequence[Expr]) -> Expr:
@@ -278,9 +278,12 @@ class QLinearMatMul(Op):
             fail(f"inputs {a}, {b} and the output's zero point {y_zero}: expected 8-bit integers")
         if any(not t.dtype.is_float for t in (a_scale, b_scale, y_scale)):
             fail(f"scales {a_scale}, {b_scale}, {y_scale}: expected floats")
-        return (
-            TensorType(y_zero.dtype, MatMul().infer(*(TensorType(I32, t.shape) for t in (a, b)))[0].shape),
-        )
+        (product,) = MatMul().infer(*(TensorType(I32, t.shape) for t in (a, b)))
+        for t in (a_scale, y_scale, y_zero, b_scale):
+            dims = (t.size, 1) if t.rank == 1 and t is not b_scale else t.dims
+            if broadcast_shape(dims, product.dims) != product.dims:
+                fail(f"scale or zero point {t}: expected one, or one for each row or column of {product}")
+        return (TensorType(y_zero.dtype, product.shape),)
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs

@@ -13,7 +13,7 @@ from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
 from ..ir.loops import Program, Stmt, Store, loop
 from ..ir.scalar import Expr, Var
-from ..ir.types import I64, DType, TensorType
+from ..ir.types import F32, I64, DType, TensorType
 from .base import Op
 from .programs import allocated, get, nest, program_buffers, put, register
 from .shapes import fail, wide
@@ -240,7 +240,7 @@ class MaxRoiPool(Op):
 
     def _limits(self, rois: Tensor, column: int, p: Expr, bins: int, extent: int) -> tuple[Expr, Expr]:
         """Begin and end of bin p along the axis whose edges stand in columns `column` and `column` + 2."""
-        acc = wide(rois.dtype)
+        acc = F32
 
         def edge(n: int) -> Expr:
             moved = s.cast(rois[ROI, n], acc) * self.scale

@@ -81,6 +81,11 @@ class GridSample(Op):
     def _edges(self, size: int) -> tuple[float, float]:
         return (0.0, size - 1.0) if self.align_corners else (-0.5, size - 0.5)
 
+    @property
+    def _nowhere(self) -> int:
+        """Where NaN lies, to the nearest pixel: outside, if anything is."""
+        return -1 if self.padding == "zeros" else 0
+
     # --- numpy ---
 
     def _positions(self, grid: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
@@ -121,7 +126,8 @@ class GridSample(Op):
             return (np.zeros(shape, x.dtype),)
         at = self._positions(grid, x.shape[2:])
         if self.mode == "nearest":
-            return (self._pixels(x, [v.astype(np.int64) for v in at]).astype(x.dtype),)
+            whole = [np.where(np.isnan(v), self._nowhere, v).astype(np.int64) for v in at]
+            return (self._pixels(x, whole).astype(x.dtype),)
         base = [np.floor(v).astype(np.int64) for v in at]
         reach = range(2) if self.mode == "linear" else range(-1, 3)
         y = np.zeros(shape)
@@ -153,7 +159,9 @@ class GridSample(Op):
             zero = s.const(0, x.dtype)
 
             def nearest(n: Expr, c: Expr, *o: Expr) -> Expr:
-                return self._pixel(x, n, c, [s.cast(p[(n, *o)], I64) for p in at], zero, x.dtype)
+                places = (p[(n, *o)] for p in at)
+                whole = [s.select(s.call("isnan", v), s.const(self._nowhere), s.cast(v, I64)) for v in places]
+                return self._pixel(x, n, c, whole, zero, x.dtype)
 
             return (b.compute(x.dtype, (*x.shape[:2], *outs), nearest, "sampled"),)
         acc = interpolation_type(x.dtype)

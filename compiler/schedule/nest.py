@@ -115,7 +115,7 @@ def naive_nests(expr: TensorExpr) -> tuple[list[Nest], tuple[Buffer, ...], tuple
 
 
 def _arg_nests(st: Stage, best: Buffer, index: tuple[Expr, ...]) -> list[Nest]:
-    """argmax and argmin: the best value so far beside its index. The first NaN wins, as in numpy."""
+    """argmax and argmin: the best value so far and its index. NaN wins: the first, as in numpy, or last."""
     assert st.reduce is not None
     op = st.reduce.op
     axis = st.reduce.axes[0].name
@@ -124,8 +124,10 @@ def _arg_nests(st: Stage, best: Buffer, index: tuple[Expr, ...]) -> list[Nest]:
     if op.endswith("_last"):
         beats = s.binary("or", beats, s.eq(st.body, old))
     if best.dtype.is_float:
-        beats = s.binary("or", beats, s.both(s.call("isnan", st.body), s.call("not", s.call("isnan", old))))
         beats = s.both(beats, s.call("not", s.call("isnan", old)))
+        new = s.call("isnan", st.body)
+        new = new if op.endswith("_last") else s.both(new, s.call("not", s.call("isnan", old)))
+        beats = s.binary("or", beats, new)
     beats = s.binary("or", beats, s.eq(Var(axis), 0))
     loops = lambda: [Loop(a.name, a.extent) for a in st.axes]  # noqa: E731
     init = Nest(

@@ -32,10 +32,12 @@ static int classify(const burnish_api *model, burnish_context *context, FILE *im
     memset(input + got * image_bytes, 0, ((size_t)batch - got) * image_bytes);
     if (fread(wanted, 1, got, labels) != got) {
       fprintf(stderr, "there are fewer labels than images\n");
+      total = 0;
       break;
     }
     if (model->run(context)) {
       fprintf(stderr, "%s\n", model->last_error(context)->message);
+      total = 0;
       break;
     }
     for (size_t i = 0; i < got; i++) right += largest(scores + (int64_t)i * classes, classes) == wanted[i];

@@ -12,7 +12,8 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ...errors import InputError, ModelError, UnsupportedError
-from .external_data import checked_bytes, onnx_dtype, read_external
+from .external_data import read_external
+from .narrow import stored_bytes
 
 OLDEST_OPSET = 7
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
@@ -177,8 +178,7 @@ def _inline_external(nodes: Iterable[NodeProto], folder: Path | None) -> None:
             for t in (*((a.t,) if a.HasField("t") else ()), *a.tensors, *(t for ts in inner for t in ts)):
                 if t.data_location == TensorProto.EXTERNAL:
                     what = f"{node_label(node)}: tensor {t.name!r}"
-                    size = checked_bytes(onnx_dtype(t.data_type, what), tuple(t.dims), what)
-                    t.raw_data = read_external(t, folder, size, what)
+                    t.raw_data = read_external(t, folder, stored_bytes(t, what), what)
                     t.ClearField("external_data")
                     t.data_location = TensorProto.DEFAULT
         for g in subgraphs(node):

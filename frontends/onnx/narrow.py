@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 
 from ...compiler.ir.types import DTYPES, U8
 from ...errors import ModelError
-from .external_data import checked_bytes, read_external, tensor_array
+from .external_data import checked_bytes, onnx_dtype, read_external, tensor_array
 
 READERS = ("DequantizeLinear", "Cast", "GatherBlockQuantized")
 _BITS_AND_TYPE = {
@@ -30,14 +30,22 @@ _BITS_AND_TYPE = {
 _NARROW = {code: name for name, code in TensorProto.DataType.items() if name in _BITS_AND_TYPE}
 
 
+def stored_bytes(tensor: TensorProto, what: str) -> int:
+    """That the data of `tensor` take in a file; several numbers of four bits and fewer share a byte."""
+    name = _NARROW.get(tensor.data_type)
+    if name is None:
+        return checked_bytes(onnx_dtype(tensor.data_type, what), tuple(tensor.dims), what)
+    bits, _ = _BITS_AND_TYPE[name]
+    return -(-checked_bytes(U8, tuple(tensor.dims), what) * bits // 8)
+
+
 def stored_array(tensor: TensorProto, folder: Path | None, what: str) -> tuple[np.ndarray, str]:
     """The data of `tensor`, see `tensor_array`, and ONNX's name of its type where a wider one holds it."""
     name = _NARROW.get(tensor.data_type)
     if name is None:
         return tensor_array(tensor, folder, what), ""
-    bits, wider = _BITS_AND_TYPE[name]
-    shape = tuple(tensor.dims)
-    nbytes = -(-checked_bytes(U8, shape, what) * bits // 8)
+    _, wider = _BITS_AND_TYPE[name]
+    shape, nbytes = tuple(tensor.dims), stored_bytes(tensor, what)
     packed = TensorProto(data_type=tensor.data_type, dims=shape, int32_data=tensor.int32_data)
     if tensor.data_location == TensorProto.EXTERNAL:
         packed.raw_data = read_external(tensor, folder, nbytes, what)

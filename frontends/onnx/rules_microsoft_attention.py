@@ -85,6 +85,8 @@ def multi_head_attention(
         parts = [total(c, t, part(c, bias, 0, s, n)) for t, s, n in zip(parts, starts, sizes)]
     queries, keys, values = (t if c.type(t).rank == 4 else heads(c, t) for t in parts)
     past = 0
+    if (past_k is None) != (past_v is None):
+        raise ModelError(f"{c.label}: one of past keys and past values is given without the other")
     if past_k is not None and past_v is not None:
         past = c.type(past_k).dims[2]
         keys, values = c.one(Concat(2), past_k, keys), c.one(Concat(2), past_v, values)
@@ -189,12 +191,9 @@ def by_head(c: NodeContext, x: str, count: int) -> str:
 
 
 def scaled_products(c: NodeContext, q: str, k: str, scale: float) -> str:
-    """scale · q · kᵀ in f32. Of 16 bits q is scaled first, since products might leave their range."""
-    factor, dtype = c.const(np.array(scale, np.float32)), c.type(q).dtype
-    if dtype.bytes > 2:
-        return c.one(Binary("mul"), c.one(Cast("f32"), c.one(MatMul(trans_b=True), q, k)), factor)
-    q = c.one(Cast(dtype.name), c.one(Binary("mul"), c.one(Cast("f32"), q), factor))
-    return c.one(Cast("f32"), c.one(MatMul(trans_b=True), q, k))
+    """scale · q · kᵀ in f32, to which products of 16 bits are not rounded before."""
+    products = c.one(MatMul(trans_b=True, in_wide=c.type(q).dtype.bytes == 2), q, k)
+    return c.one(Binary("mul"), c.one(Cast("f32"), products), c.const(np.array(scale, np.float32)))
 
 
 def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str | None, past: int = 0) -> str:

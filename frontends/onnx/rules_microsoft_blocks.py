@@ -154,9 +154,12 @@ def _scales(c: NodeContext, value: str) -> np.ndarray:
 
 
 def _known(c: NodeContext, value: str, what: str) -> np.ndarray:
-    if value not in c.g.constants:
+    if value in c.g.constants:
+        return c.g.constants[value]
+    array = None if c.value_sources(value) else c.computed(value)  # of constants too large to be folded
+    if array is None:
         raise c.unsupported(f"{what} that are computed", "store them in the model as a constant")
-    return c.g.constants[value]
+    return array
 
 
 def _shaped(c: NodeContext, array: np.ndarray, what: str, *dims: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...compiler.ir.types import DType, dtype_by_code
+from ...compiler.ops.elementwise import Cast
 from ...compiler.ops.quantize import (
     DequantizeLinear,
     DynamicQuantizeLinear,
@@ -30,6 +31,8 @@ def quantize(c: NodeContext, x: str, scale: str, zero: str | None = None) -> tup
     precision = dtype_attribute(c, "precision", c.type(scale).dtype)
     if not to.is_integer or not precision.is_float:
         raise c.unsupported(f"quantisation to {to} with {precision} scales")
+    if c.attr("precision", 0):
+        x, scale = (c.one(Cast(precision.name), value) for value in (x, scale))
     op = QuantizeLinear(c.attr("axis", 1), c.attr("block_size", 0), to.name, precision.name)
     return c.emit(op, x, scale, zero)
 

@@ -186,6 +186,18 @@ def test_verify_survives_onnxruntime(error, two_layers, monkeypatch):
     assert "compare with --against reference (killed, as the system does when memory ends)" in message
 
 
+def test_verify_asks_for_the_values_that_a_module_holds(burnish, error, two_layers, tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    value = f"x={tmp_path / 'x.npy'}"
+    burnish("compile", two_layers, "-o", tmp_path / "m.so", "--value", value, "--threads", 1)
+    said = error("verify", tmp_path / "m.so", "--model", two_layers)
+    assert "has a constant for 'x': give it with --value x=" in said
+    burnish("verify", tmp_path / "m.so", "--model", two_layers, "--value", value)
+    burnish("compile", two_layers, "-o", tmp_path / "n.so", "--dim", "batch=2", "--threads", 1)
+    said = error("verify", tmp_path / "n.so", "--model", two_layers, "--dim", "batch=99")
+    assert "where batch=99; the shape [2, 4] does not fit" in said
+
+
 def test_verify_finds_a_module_of_another_model(burnish, error, two_layers, tmp_path):
     path = tmp_path / "m.so"
     burnish("compile", two_layers, "-o", path, "--dim", "batch=1")
@@ -267,7 +279,7 @@ def test_a_plan_by_what_was_measured_before_says_so(burnish, tmp_path, monkeypat
     burnish("compile", "digits", "--threads", 1, "--measure", "-o", tmp_path / "m.so")
     said = burnish("plan", "digits", "--threads", 1).stdout
     path = tmp_path / "records.jsonl"
-    assert f"measured before; burnish compile digits --records {path} makes this plan" in said
+    assert f"burnish compile digits --threads 1 --records {path} -o MODULE" in said
     assert "measured before" not in burnish("plan", "digits", "--threads", 1, "--records", path).stdout
 
 
@@ -425,3 +437,11 @@ def test_inference_session_has_the_interface_of_onnxruntime(two_layers):
         ours.run(None, {"z": x})
     with pytest.raises(InputError, match="only CPUExecutionProvider"):
         InferenceSession(str(two_layers), providers=["CUDAExecutionProvider"])
+    listed = {"x": [[1, 2, 3, 4.5]]}
+    np.testing.assert_allclose(ours.run(None, listed)[0], theirs.run(None, listed)[0], atol=1e-6)
+    with pytest.raises(InputError, match="input 'x': expected float32, found a list"):
+        ours.run(None, {"x": [[1, 2], [3]]})
+    InferenceSession(str(two_layers), providers=["CPUExecutionProvider"], provider_options=[{}])
+    said, expected = ours.get_modelmeta(), theirs.get_modelmeta()
+    for name in ("producer_name", "graph_name", "domain", "description", "version", "custom_metadata_map"):
+        assert getattr(said, name) == getattr(expected, name), name

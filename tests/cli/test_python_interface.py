@@ -121,6 +121,9 @@ def test_wrong_inputs(module, feeds, message):
         ({"shapes": (2, 4)}, "shapes are given by name"),
         ({"values": [X]}, "values are given by name"),
         ({"target": None}, "unknown target None"),
+        ({"memory_limit": "64MB"}, "memory limit '64MB': expected a number of bytes"),
+        ({"accuracy": "1e-6"}, "accuracy '1e-6': expected an error"),
+        ({"records": 5}, "expected the path of a file, found int"),
     ],
 )
 def test_wrong_options(two_layers, options, message):

@@ -105,6 +105,21 @@ def test_bodies_of_conditions_read_them():
     check(model(nodes, [value("x", (3, ROWS))], [value("y", (3, COLUMNS))], weights, opset=25))
 
 
+def test_bodies_have_data_in_a_file(tmp_path):
+    held = [stored("q", "INT4", raw=True), weight("s", np.ones(COLUMNS))]
+    dequantise = node("DequantizeLinear", ["q", "s"], ["w"], axis=1)
+    inner = graph([dequantise], outputs=[untyped("w")], weights=held, name="then")
+    nodes = [node("If", ["yes"], ["real"], then_branch=inner, else_branch=inner)]
+    nodes.append(node("MatMul", ["x", "real"], ["y"]))
+    m = model(
+        nodes, [value("x", (3, ROWS))], [value("y", (3, COLUMNS))], [weight("yes", True, bool)], opset=25
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(m, path, save_as_external_data=True, location="data", size_threshold=0)
+    assert onnx.load(path, load_external_data=False).graph.node[0].attribute[0].g.initializer[0].external_data
+    check(onnx.load(path), path)
+
+
 def test_what_does_not_fit_is_refused():
     scale = weight("s", np.ones(COLUMNS))
     for raw in (True, False):

@@ -73,18 +73,58 @@ def test_the_modules_of_the_shapes_that_came_last_are_kept(monkeypatch, limit):
     compile = Recorder()
     monkeypatch.setattr(onnx_backend, "KEPT", 8 if limit == "number" else 100)
     if limit == "memory":
-        compile.threads, compile.plan = 1, SimpleNamespace(memory=lambda threads: threads * 500)
+        compile.threads, compile.plan = 1, SimpleNamespace(memory=lambda threads: threads * 125)
         monkeypatch.setattr(onnx_backend, "MOST_MEMORY", 1000)
     rep = onnx_backend.BurnishRep(model(("x", 1, ("n", 3))), compile)
     for n in range(1, 8 + 1):
-        rep.run([np.zeros((n, 3))])
-    rep.run([np.zeros((1, 3))])
-    rep.run([np.zeros((50, 3))])
+        rep.run([np.zeros((n, 3), np.float32)])
+    rep.run([np.zeros((1, 3), np.float32)])
+    rep.run([np.zeros((50, 3), np.float32)])
     assert len(compile.calls) == 8 + 1
-    rep.run([np.zeros((1, 3))])
+    rep.run([np.zeros((1, 3), np.float32)])
     assert len(compile.calls) == 8 + 1, "it was used since"
-    rep.run([np.zeros((2, 3))])
+    rep.run([np.zeros((2, 3), np.float32)])
     assert len(compile.calls) == 8 + 2, "it was not"
+
+
+def test_two_modules_stay_whatever_memory_they_take(monkeypatch):
+    compile = Recorder()
+    compile.threads, compile.plan = 1, SimpleNamespace(memory=lambda threads: 1000)
+    monkeypatch.setattr(onnx_backend, "MOST_MEMORY", 10)
+    rep = onnx_backend.BurnishRep(model(("x", 1, ("n", 3))), compile)
+    for n in (1, 2, 1, 2, 3, 3, 2):
+        rep.run([np.zeros((n, 3), np.float32)])
+    assert len(compile.calls) == 3 and len(rep._modules) == 2
+
+
+def test_what_is_compiled_runs_while_another_shape_is_compiled():
+    compiling, go_on = threading.Event(), threading.Event()
+
+    class Slow(Recorder):
+        def __call__(self, model, **options):
+            if options["shapes"]["x"] == (2, 3):
+                compiling.set()
+                assert go_on.wait(60)
+            return super().__call__(model, **options)
+
+    rep = onnx_backend.BurnishRep(model(("x", 1, ("n", 3))), Slow())
+    rep.run([X[:1]])
+    other = threading.Thread(target=rep.run, args=([X],))
+    other.start()
+    assert compiling.wait(60)
+    rep.run([X[:1]])  # or this would not end
+    go_on.set()
+    other.join()
+    assert len(rep._modules) == 2
+
+
+def test_a_wrong_dtype_compiles_nothing():
+    compile = Recorder()
+    rep = onnx_backend.BurnishRep(model(("x", 1, ("n", 3))), compile)
+    with pytest.raises(InputError, match="input 'x': expected float32, found float64"):
+        rep.run([X.astype(np.float64)])
+    rep.run([X.astype(">f4")])
+    assert len(compile.calls) == 1
 
 
 def test_first_runs_of_several_threads():

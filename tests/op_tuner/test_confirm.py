@@ -363,6 +363,20 @@ def test_plans_are_compared_with_the_best_configs(task, records, first, refused)
     assert not elsewhere.before and not elsewhere.given_up
 
 
+def test_a_config_that_was_wrong_is_neither_compared_nor_taken(task, records):
+    for x in (1, 2, 3):
+        records.add(record_of(task, Measurement(ALONE[x], 0.0, 5, config={"x": x}), 1, 0))
+    inside = replace(
+        record_of(task, Measurement(0.5, 0.0, 5, config={"x": 2}), 1, 0), network="net", against=1.0
+    )
+    records.add(replace(inside, spread=0.0, runs=20))
+    records.add(record_of(task, Measurement.failed("wrong", "once", {"x": 2}), 1, 0))
+    network = Network({1: 1.0, 2: 0.5, 3: 0.8, 4: 0.9, 5: 1.0})
+    _, state = tuned(task, records, network, trials=1)
+    assert dict(state.best) != {"x": 2} and picked(task, records) != 2
+    assert network.asked and all(2 not in xs for asked in network.asked for xs in asked)
+
+
 def test_what_an_older_compiler_made_of_a_plan_is_asked_again(task, records):
     tasks = ([replace(task, name="first")], [task, task])
     network = Plans({1: 1.0, 2: 1.1, 3: 0.8, 4: 0.9}, 0.7, records, tasks)

@@ -7,9 +7,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
+from burnish.compiler.ir.graph import interpret
 from burnish.errors import ModelError, UnsupportedError
 from burnish.frontends.onnx.importer import import_onnx
+from onnx import helper
 
 from .one_node import Array, Node, assert_agrees, f32, floats, ints
 
@@ -341,6 +344,41 @@ AGREEING = (*FUSED, *NORMALISATIONS, *ATTENTION, *ROTARY, *DECODING, *BLOCKS, *Q
 @pytest.mark.parametrize("node", AGREEING, ids=str)
 def test_agrees(node: Node) -> None:
     assert_agrees(node)
+
+
+def test_scores_of_halves_are_not_rounded() -> None:
+    """100 and 100.0977, which f16 does not have: 100.125."""
+    q, k, v = (np.zeros((1, steps, 16), np.float16) for steps in (1, 2, 2))
+    q[0, 0, 0], k[0, :, 0], v[0, 1] = 100, [1, 1.0009766], 1
+    node = own("MultiHeadAttention", (q, k, v), num_heads=1, scale=1.0)
+    (y,) = interpret(import_onnx(node.model()), node.feeds()).values()
+    np.testing.assert_allclose(y, np.full((1, 1, 16), 0.5244), atol=1e-3)
+
+
+def test_a_table_behind_a_reshape_may_be_large() -> None:
+    """Too large to be computed at once, as embeddings that a product shares are written."""
+    table = RNG.integers(0, 256, (4096, 32, 16)).astype(np.uint8)
+    scales, rows = np.abs(f32(4096, 32)), np.array([[3, 4095]])
+    nodes = [
+        helper.make_node("Reshape", ["q", "shape"], ["flat"]),
+        helper.make_node("GatherBlockQuantized", ["flat", "rows", "s"], ["y"], domain="com.microsoft",
+                         bits=4, block_size=32, quantize_axis=1, gather_axis=0),
+    ]  # fmt: skip
+    held = {"q": table, "s": scales, "shape": np.array([4096, 512])}
+    inputs = [helper.make_tensor_value_info("rows", onnx.TensorProto.INT64, [1, 2])]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 2, 1024])]
+    weights = [onnx.numpy_helper.from_array(array, name) for name, array in held.items()]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    found = interpret(import_onnx(helper.make_model(graph, opset_imports=opsets)), {"rows": rows})["y"]
+    numbers = np.stack([table & 15, table >> 4], -1).reshape(4096, 32, 32)[rows[0]].astype(np.float32) - 8
+    np.testing.assert_allclose(found[0], (numbers * scales[rows[0]][..., None]).reshape(2, 1024), rtol=1e-6)
+
+
+def test_keys_without_values_of_the_past() -> None:
+    node = own("MultiHeadAttention", (QUERY, KEY, VALUE, None, None, None, f32(2, 3, 4, 4)), **SELF)
+    with pytest.raises(ModelError, match="past keys and past values"):
+        import_onnx(node.model())
 
 
 REFUSED = {

@@ -44,6 +44,33 @@ CASES: dict[str, tuple[Node, Array]] = {
         Node("Mod", (floats(-4, 4, 4, -4)[None], floats(2, -2, 2, -2)[None]), opset=28),
         floats(0.0, -0.0, 0.0, -0.0)[None],
     ),
+    "nothing is left of equal numbers without their mean": (
+        Node("MeanVarianceNormalization", (np.full((1, 1, 2, 3), 255, np.float32),)),
+        np.zeros((1, 1, 2, 3), np.float32),
+    ),
+    "nor in a row": (
+        Node("LayerNormalization", (np.full((2, 63), 1.75, np.float32), np.ones(63, np.float32)),
+             {"epsilon": 1e-12}),
+        np.zeros((2, 63), np.float32),
+    ),
+    "a sample from nowhere": (
+        Node("GridSample", (np.array([[[[7.0]]]], np.float32), np.full((1, 1, 1, 2), np.nan, np.float32)),
+             {"mode": "nearest"}, opset=20),
+        np.zeros((1, 1, 1, 1), np.float32),
+    ),
+    "no class": (
+        Node("OneHot", (floats(np.nan, 1), np.array(3), floats(0, 1))),
+        np.array([[0, 0, 0], [0, 1, 0]], np.float32),
+    ),
+    "the last of several NaN": (
+        Node("ArgMax", (floats(np.nan, 1, np.nan)[None],), {"axis": 1, "select_last_index": 1}),
+        np.array([[2]]),
+    ),
+    "quantising in f16": (
+        Node("QuantizeLinear", (floats(2055), np.array(3, np.float32), np.array(0, np.uint16)),
+             {"precision": 10}, opset=23),
+        np.array([686], np.uint16),
+    ),
     "a spectrum of all samples": (
         Node("STFT", (X, np.array(4)), opset=17),
         np.stack([(f := np.fft.rfft(X[:, None, :, 0])).real, f.imag], -1).astype(np.float32),
@@ -61,6 +88,51 @@ def test_rare_cases(name: str) -> None:
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-5, atol=1e-5)
         if node.op == "Mod":
             np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+def test_places_of_windows_in_the_padding() -> None:
+    """Of a window that is all padding they are in its own plane."""
+    x = np.arange(4, dtype=np.float32).reshape(1, 2, 2)
+    attributes = {"kernel_shape": [2], "dilations": [3], "pads": [1, 1]}
+    node = Node("MaxPool", (x,), attributes, 2)
+    for found in (interpret(import_onnx(node.model()), node.feeds()),
+                  burnish.compile(node.model(), cache=False).run(node.feeds())):  # fmt: skip
+        assert found["y1"].tolist() == [[[1], [3]]]
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (Node("ReverseSequence", (f32(4, 1), np.array([9]))), "out of range"),
+        (Node("ReverseSequence", (f32(4, 1), np.array([-1]))), "out of range"),
+        (Node("TensorScatter", (f32(1, 4, 2), f32(1, 2, 2), np.array([-1])), {"axis": 1}, opset=24),
+         "out of range"),
+    ],
+)  # fmt: skip
+def test_what_a_run_refuses_is_not_folded(node: Node, message: str) -> None:
+    for constant in (False, True):
+        node = Node(node.op, node.inputs, node.attributes, opset=node.opset, constant=constant)
+        module = burnish.compile(node.model(), cache=False)
+        with pytest.raises(burnish.RunError, match=message):
+            module.run(node.feeds())
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (Node("DequantizeLinear", (np.zeros((6, 4), np.int8), f32(6, 2), np.zeros((2, 6), np.int8)),
+              {"axis": 1, "block_size": 2}, opset=21), "expected the same shape"),
+        (Node("DequantizeLinear", (np.zeros((3, 4), np.uint8), f32(4), np.zeros((2, 2), np.uint8)),
+              opset=21), "expected the same shape"),
+        (Node("QLinearMatMul", (np.zeros((1, 4), np.uint8), np.ones((), np.float32),
+              np.zeros((), np.uint8), np.zeros((4, 3), np.uint8), np.ones((), np.float32),
+              np.zeros((), np.uint8), np.ones(3, np.float32), np.zeros((), np.uint8)), stored=(3,)),
+         "one for each row or column"),
+    ],
+)  # fmt: skip
+def test_scales_that_do_not_fit(node: Node, message: str) -> None:
+    with pytest.raises(burnish.BurnishError, match=message):
+        import_onnx(node.model())
 
 
 def test_one_direction_may_name_the_activations_of_two() -> None:

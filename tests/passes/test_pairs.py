@@ -154,6 +154,20 @@ def test_a_slow_machine_makes_both_ways_slow(paired):
         assert found == pytest.approx(50 * PREDICTED.node(graph, node, decision)), (node.name, decision)
 
 
+def test_pairs_that_fail_say_nothing_of_their_halves():
+    """Of the pointwise halves something is known, of the depthwise ones nothing."""
+    graph = fused(network())
+    known = {
+        decided_task(graph, node, decision, TARGET, 1).digest: np.inf if decision.reads == KEPT else 1e-3
+        for node in graph.nodes
+        for decision in alternatives(graph, node, BLOCK)
+        if node.outputs[0] in ("d", "f") and decision.writes != KEPT
+    }
+    cost = prices(graph, Told(lambda task: known.get(task.digest)))
+    plan = plan_layout(graph, BLOCK, cost)
+    assert 2e-3 <= plan.cost < 1 and KEPT not in {d.reads for d in plan.decisions.values()}
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("mode", MODES)
 def test_any_plan_is_right(mode, seed, monkeypatch):
