@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 
-from .in_child import in_child
+from .in_child import in_child, is_loaded
 
 _KINDS = (1 << 2, 1 << 3, 1 << 1)  # GPU, accelerator, CPU: the runtime's order (runtime/src/opencl.c)
 _TYPE, _NAME, _DRIVER = 0x1000, 0x102B, 0x102D
 _UNITS, _BLOCK, _SHARED, _SHARED_KIND = 0x1002, 0x1004, 0x1023, 0x1022
+_AVAILABLE, _HAS_COMPILER = 0x1027, 0x1028
 _CPU = 1 << 1
 _IN_HARDWARE = 1  # CL_LOCAL: shared memory of its own
 _MOST = 32
+LIBRARY = "libOpenCL.so"
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def find_device() -> OpenCLDevice | None:
 
 @cache
 def _ask(wanted: str) -> OpenCLDevice | None:
-    data = in_child(partial(_find, wanted))
+    data = _find(wanted) if is_loaded(LIBRARY) else in_child(partial(_find, wanted))
     return OpenCLDevice(**data) if data else None
 
 
@@ -48,7 +50,8 @@ def _find(wanted: str) -> dict[str, object] | None:
         return None
     for device in _devices(library):
         name = _text(library, device, _NAME)
-        if wanted in name:
+        usable = _number(library, device, _AVAILABLE) and _number(library, device, _HAS_COMPILER)
+        if usable and wanted in name:
             in_hardware = _number(library, device, _SHARED_KIND) == _IN_HARDWARE
             shared = _number(library, device, _SHARED) if in_hardware else 0
             threads = _number(library, device, _BLOCK)

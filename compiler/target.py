@@ -212,7 +212,6 @@ def host() -> Target:
 LEAST_BLOCK = 32  # threads of the smallest blocks that templates ask for
 
 
-@lru_cache(maxsize=1)
 def this_opencl() -> Target:
     """`opencl` with the limits of this machine's device, if there is one."""
     generic, device = TARGETS["opencl"], find_device()

@@ -318,7 +318,7 @@ class Records:
     def related(self, task: KernelTask, fits: Callable[[Record], bool] = lambda r: True) -> list[Record]:
         """Records of the same work that worked and fit, on CPUs with vectors as wide as the task's: of the
         task, or where there are none, of targets that differ in the CPU that code is scheduled for."""
-        wide = (task.target.arch, task.target.vector_bits)
+        wide = _vectors_of(task.target)
 
         def among(records: Iterable[Record]) -> list[Record]:
             return [r for r in sound(records) if vectors(r) == wide and fits(r)]
@@ -413,20 +413,26 @@ def _with_caches_of(machine: Hardware, task: KernelTask) -> KernelTask:
 
 
 def work_of(key: str) -> str:
-    """A task's key but for the target: `name algorithm TARGET threads=…`, and what follows."""
-    parts = key.split(" ", 3)
-    return " ".join((*parts[:2], *parts[3:]))
+    """A task's key but for the target, whose device's name may be of several words: `name algorithm TARGET
+    threads=…`, and what follows."""
+    head, threads, rest = key.partition(" threads=")
+    return " ".join(head.split(" ")[:2]) + threads + rest
 
 
 def vectors(record: Record) -> tuple[str, int]:
-    """Architecture and vector bits of the target: as its name says, or for `host` as the machine has them."""
+    """Architecture (of a GPU the language) and vector bits of the target: as its name says, or for `host` as
+    the machine has them."""
     target = TARGETS.get(record.target.partition("/")[0])
     if target is not None:
-        return target.arch, target.vector_bits
+        return _vectors_of(target)
     isa = record.hardware.isa
     if "neon" in isa:
         return "aarch64", 128
     return "x86_64", 512 if "avx512f" in isa else 256 if "avx2" in isa else 128
+
+
+def _vectors_of(target: Target) -> tuple[str, int]:
+    return (target.gpu.language if target.gpu else target.arch), target.vector_bits
 
 
 def fastest_nearby(

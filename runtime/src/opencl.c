@@ -41,6 +41,12 @@ static int32_t failed(burnish_error *error, const char *what, int32_t code) {
   return burnish_fail(error, status, -1, "OpenCL: %s failed with code %d", what, (int)code);
 }
 
+/* Code -5, out of resources, is what some drivers say of kernels that leave their memory or take too long. */
+static int32_t failed_run(burnish_error *error, const char *what, int32_t code) {
+  if (code != -5) return failed(error, what, code);
+  return burnish_fail(error, BURNISH_BAD_DEVICE, -1, "OpenCL: %s failed with code %d", what, (int)code);
+}
+
 /* --- the driver and its devices --- */
 
 static int32_t in_opening_process(burnish_error *error) {
@@ -92,6 +98,17 @@ static int32_t find_devices(cl_device *devices, uint32_t *count) {
   return (int32_t)*count;
 }
 
+static uint64_t device_number(cl_device device, uint32_t what) {
+  uint64_t value = 0; /* sizes have 32 bits on 32-bit devices, and little-endian order */
+  cl.clGetDeviceInfo(device, what, sizeof value, &value, NULL);
+  return value;
+}
+
+/* Whether kernels can be compiled and run there now. */
+static int is_usable(cl_device device) {
+  return device_number(device, CL_DEVICE_AVAILABLE) && device_number(device, CL_DEVICE_COMPILER_AVAILABLE);
+}
+
 /* GPUs come first; the environment variable BURNISH_OPENCL_DEVICE picks another by a part of its name. */
 static int32_t choose_device(cl_device *device, burnish_error *error) {
   const char *wanted = getenv("BURNISH_OPENCL_DEVICE");
@@ -104,19 +121,16 @@ static int32_t choose_device(cl_device *device, burnish_error *error) {
   for (uint32_t i = 0; i < count; i++) {
     char name[256] = "";
     cl.clGetDeviceInfo(devices[i], CL_DEVICE_NAME, sizeof name - 1, name, NULL);
-    if (wanted && *wanted && !strstr(name, wanted)) continue;
+    if ((wanted && *wanted && !strstr(name, wanted)) || !is_usable(devices[i])) continue;
     *device = devices[i];
     return BURNISH_OK;
   }
+  if (wanted && *wanted)
+    return burnish_fail(error, BURNISH_NO_DEVICE, -1,
+                        "BURNISH_OPENCL_DEVICE=%.64s names none of the OpenCL devices that can be used, of %u",
+                        wanted, count);
   return burnish_fail(error, BURNISH_NO_DEVICE, -1,
-                      "BURNISH_OPENCL_DEVICE=%.64s names none of the %u OpenCL devices of this machine", wanted,
-                      count);
-}
-
-static uint64_t device_number(cl_device device, uint32_t what) {
-  uint64_t value = 0; /* sizes have 32 bits on 32-bit devices, and little-endian order */
-  cl.clGetDeviceInfo(device, what, sizeof value, &value, NULL);
-  return value;
+                      "none of this machine's OpenCL devices (%u) is available and has a compiler", count);
 }
 
 static int device_has(cl_device device, const char *extension) {
@@ -389,7 +403,7 @@ static int32_t start_step(burnish_context *c, uint32_t number) {
   const plan_step *step = &c->plan.steps[number];
   cl_event *event = c->nanoseconds ? &s->events[number] : NULL;
   int32_t code = step->kind == STEP_COPY ? copy_step(c, step, event) : call_step(c, number, event);
-  return code ? failed(&c->error, "starting it", code) : BURNISH_OK;
+  return code ? failed_run(&c->error, "starting it", code) : BURNISH_OK;
 }
 
 /* Inputs to the device, or outputs from it. */
@@ -452,7 +466,7 @@ static int32_t opencl_run(burnish_context *c) {
   if (status) return status;
   status = enqueue(c, &begun);
   code = cl.clFinish(s->queue);
-  if (!status && code) status = failed(&c->error, "a run", code);
+  if (!status && code) status = failed_run(&c->error, "a run", code);
   if (c->nanoseconds) take_times(c, begun);
   if (!status && s->reports) status = burnish_gpu_noted_error(c, s->noted);
   if (status && s->reports) clear_errors(c);

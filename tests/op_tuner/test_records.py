@@ -27,6 +27,8 @@ from burnish.op_tuner.records import (
     merge,
     parse_record,
     read,
+    vectors,
+    work_of,
 )
 
 from .tasks import double, record
@@ -234,6 +236,14 @@ def test_a_config_that_was_wrong_once_is_not_taken(tmp_path, lanes, error, taken
     assert costs(task).seconds == pytest.approx({4: 2e-3, 8: 0.7 * 3e-3}[taken])
     found = best_per_task([*records, *records.in_networks(task)])
     assert [r.config for r in found] == [{"lanes": taken}]
+
+
+def test_gpus_of_another_language_are_no_help():
+    """The words of a device's name are none of its work's."""
+    keys = [f"y tiles {target} threads=1\nparam x" for target in ("opencl/Mali-G76 r0p0", "cuda-sm90/sm_90")]
+    assert work_of(keys[0]) == work_of(keys[1]) == "y tiles threads=1\nparam x"
+    opencl, cuda, amd = (vectors(record(target=t)) for t in ("opencl/x y", "cuda-sm90/sm_90", "amd-rdna3/z"))
+    assert opencl == amd != cuda
 
 
 def test_where_all_failed_here_others_stand(tmp_path, lanes):
