@@ -98,7 +98,7 @@ class BurnishRep(BackendRep):
         return values, {n: a.shape for n, a in feed.items() if n not in values} if self._open else {}
 
     def _forget(self) -> None:
-        """Drops the modules that were not used for longest; the last one stays."""
+        """Drops the modules that were not used for longest; the last FEW stay."""
         last, *others = reversed(self._modules)
         left = MOST_MEMORY - _memory(self._modules[last])
         for n, key in enumerate(others, 1):
@@ -111,7 +111,8 @@ class BurnishRep(BackendRep):
         more = [n for n in error.inputs if n not in self._deciding]
         if not more:
             raise error
-        self._deciding += tuple(more)
+        with self._looking:
+            self._deciding += tuple(more)
 
 
 def _memory(module: Any) -> int:

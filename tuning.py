@@ -32,7 +32,7 @@ from .op_tuner.tuned_task import TunedTask
 from .op_tuner.tuner import TIME_LIMIT, Measurer, Spent, Trial, Tuner
 from .op_tuner.workers import Workers
 from .pipeline import flops, optimise, plan_options
-from .runtime.binding import thread_count
+from .runtime.binding import file_path, thread_count
 
 BUDGET = 600.0  # seconds, where nothing else bounds it
 
@@ -144,7 +144,7 @@ def tune(
     with closing(Process()) if here else nullcontext() as process:  # before there is much in memory
         graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
         graph = optimise(graph, machine, count, stop_after="fuse")
-        known = Records(None if records is None else Path(records))
+        known = Records(None if records is None else file_path(records))
         options = plan_options(machine, plan, accuracy, memory_limit, precision)
         learning = (strategy, objective) == ("annealing", "rank")
         prior, about = shipped(machine) if learning else (None, "")

@@ -9,7 +9,7 @@ import click
 
 from ..compiler.target import get_target
 from ..errors import InputError
-from ..op_tuner.records import Record, append, best_per_task, default_path, merge, read, vectors
+from ..op_tuner.records import Record, append, best_per_task, default_path, merge, read, vectors, vectors_of
 from .files import check_writable
 
 FILE = click.Path(path_type=Path)
@@ -66,7 +66,11 @@ def merge_files(into, sources):
 
 @command.command("export")
 @click.argument("output", type=FILE)
-@click.option("--target", metavar="NAME", help="Only for CPUs of its architecture with vectors as wide.")
+@click.option(
+    "--target",
+    metavar="NAME",
+    help="Only for CPUs of its architecture with vectors as wide, or GPUs of its language.",
+)
 @RECORDS
 def export(output, target, records):
     """Write the best measurement of each task on each machine to OUTPUT, a new file."""
@@ -75,7 +79,7 @@ def export(output, target, records):
         raise InputError(f"{output} exists; expected a new file, or use `burnish records merge`")
     found, wanted = _read(records), get_target(target) if target else None
     if wanted:
-        found = [r for r in found if vectors(r) == (wanted.arch, wanted.vector_bits)]
+        found = [r for r in found if vectors(r) == vectors_of(wanted)]
     best = best_per_task(found)
     append(output, best)
     click.echo(f"{output}: {len(best)} records")

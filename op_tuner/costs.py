@@ -160,7 +160,8 @@ class MeasuredCosts:
         if times := config_records(r for r in right if not r.network):
             default = times.get(_default(task))
             if default is None:
-                return _price(fastest(times), "record")
+                liked = confirmed(r for r in right if r.network)
+                return _price(times.get(liked.config if liked else ()) or fastest(times), "record")
             seconds = default.seconds or 0.0
             inside = [r for r in right if r.network and r.made_by == default.made_by]
             if found := confirmed(inside):

@@ -318,7 +318,7 @@ class Records:
     def related(self, task: KernelTask, fits: Callable[[Record], bool] = lambda r: True) -> list[Record]:
         """Records of the same work that worked and fit, on CPUs with vectors as wide as the task's: of the
         task, or where there are none, of targets that differ in the CPU that code is scheduled for."""
-        wide = _vectors_of(task.target)
+        wide = vectors_of(task.target)
 
         def among(records: Iterable[Record]) -> list[Record]:
             return [r for r in sound(records) if vectors(r) == wide and fits(r)]
@@ -424,14 +424,14 @@ def vectors(record: Record) -> tuple[str, int]:
     the machine has them."""
     target = TARGETS.get(record.target.partition("/")[0])
     if target is not None:
-        return _vectors_of(target)
+        return vectors_of(target)
     isa = record.hardware.isa
     if "neon" in isa:
         return "aarch64", 128
     return "x86_64", 512 if "avx512f" in isa else 256 if "avx2" in isa else 128
 
 
-def _vectors_of(target: Target) -> tuple[str, int]:
+def vectors_of(target: Target) -> tuple[str, int]:
     return (target.gpu.language if target.gpu else target.arch), target.vector_bits
 
 
@@ -459,9 +459,8 @@ def taken(records: Sequence[Record]) -> Record:
 
 
 def sound(records: Iterable[Record]) -> list[Record]:
-    """Of one task's records those that worked alone, and those of networks; but none of a config that the
-    same compiler and machine found to be wrong another time, alone: networks do not look, and it is wrong now
-    and then."""
+    """Of one task's records those that worked alone, and those of networks, which do not look whether results
+    are right; but none of a config that the same compiler and machine found to be wrong another time."""
     records = list(records)
     wrong = {_made(r) for r in records if r.error in WRONG and not r.network}
     return [r for r in records if _made(r) not in wrong and (r.network or r.seconds is not None)]

@@ -91,7 +91,9 @@ class TunedTask:
     def after(self) -> float:
         """Of the best config: alone, or the share of the default's time that it takes in the network."""
         found = self.confirmed
-        return self.time(self.best) if found is None else found.share * self.before
+        if found is None or self.before == math.inf:
+            return self.time(self.best)
+        return found.share * self.before
 
     @property
     def best(self) -> Point:
@@ -100,8 +102,10 @@ class TunedTask:
 
     @property
     def confirmed(self) -> Confirmed | None:
-        """What times in the network say; None where there are none, or none of the default config alone."""
-        return self._confirmed if self.before < math.inf else None
+        """What times in the network say; None where there are none, or none alone to say how long that is."""
+        found = self._confirmed
+        known = found is not None and (self.before < math.inf or found.config in self.times)
+        return found if known else None
 
     @property
     def fastest(self) -> Point:

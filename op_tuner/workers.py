@@ -77,7 +77,7 @@ class Workers:
         self, candidates: Sequence[Candidate], alone: bool = False
     ) -> Generator[tuple[int, Measurement], None, None]:
         """(position, measurement) of each; RunError if no worker is left, or the scheduler ends. `ready` says
-        how many more have been measured already. All are given at one usual pace, this machine's."""
+        how many more at least have been measured already. All are given at one usual pace, this machine's."""
         if not candidates:
             return
         size = min(LARGEST, math.ceil(len(candidates) / max(1, len(self._addresses()))))
@@ -87,15 +87,15 @@ class Workers:
         }
         try:
             while parts:
-                done = list[tuple[int, Measurement]]()
-                for future in self._next(list(parts)):
+                futures = self._next(list(parts))
+                for others, future in zip(reversed(range(len(futures))), futures):
                     first, part = parts.pop(future)
                     found, again = self._heard(future, len(part))
                     for some in again:
                         parts[self._submit(part[some], alone)] = (first + some.start, part[some])
-                    done += [(first + n, at_usual_pace(result, self.hardware)) for n, result in found]
-                for self.ready, result in zip(reversed(range(len(done))), done):
-                    yield result
+                    for left, (n, result) in zip(reversed(range(len(found))), found):
+                        self.ready = left + others
+                        yield first + n, at_usual_pace(result, self.hardware)
         except self._distributed.CancelledError:
             parts.clear()
             raise RunError(f"the scheduler at {self.address} has ended, or cannot be reached") from None

@@ -185,6 +185,8 @@ def _matmul(w: _Writer, node: Node, a: str, b: str) -> Value:
     x, y = w.value(a), w.value(b)
     x = x.transpose(-1, -2) if op.trans_a else x
     y = y.transpose(-1, -2) if op.trans_b else y
+    if op.in_wide and not w.half:
+        x, y = x.float(), y.float()
     return w.torch.matmul(x, y)
 
 

@@ -139,7 +139,7 @@ class OneHot(Op):
 
     def reference(self, indices: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, ...]:
         none = np.isnan(indices) if indices.dtype.kind == "f" else np.zeros(indices.shape, np.bool_)
-        index = np.where(none, -self.depth - 1, indices).astype(np.int64)
+        index = np.where(none, -self.depth - 1, np.where(none, 0, indices).astype(np.int64))
         index = np.where(index < 0, index + self.depth, index)
         last = np.where(np.expand_dims(index, -1) == np.arange(self.depth), values[1], values[0])
         return (np.moveaxis(last, -1, self.axis),)

@@ -25,8 +25,9 @@ At = Callable[[tuple[Expr, ...], tuple[Expr, ...]], Expr]
 def mean_of(
     b: ExprBuilder, acc: DType, keep: tuple[int, ...], over: tuple[int, ...], at: At, name: str
 ) -> Tensor:
-    """The mean over `over` for every position in `keep`. A quotient: of equal numbers the mean is the number,
-    so that nothing is left of them without it, neither by a rounded 1 / n nor by a product in an fma."""
+    """The mean over `over` for every position in `keep`. A quotient: where the sum of equal numbers is exact,
+    so is their mean, and nothing is left of them without it. A product with a rounded 1 / n, or one that an
+    fma does not round, would leave something."""
     count = prod(over)
     total = b.reduce("sum", acc, keep, over, lambda *i: at(i[: len(keep)], i[len(keep) :]), f"{name}_sum")
     return b.compute(

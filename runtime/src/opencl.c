@@ -420,7 +420,7 @@ static int32_t transfer(burnish_context *c, int to_device) {
     status = to_device ? cl.clEnqueueWriteBuffer(s->queue, s->ios[i], 0, 0, bytes, memory, 0, NULL, NULL)
                        : cl.clEnqueueReadBuffer(s->queue, s->ios[i], 0, 0, bytes, memory, 0, NULL, NULL);
   }
-  return status ? failed(&c->error, "a transfer", status) : BURNISH_OK;
+  return status ? failed_run(&c->error, "a transfer", status) : BURNISH_OK;
 }
 
 static int32_t enqueue(burnish_context *c, uint32_t *begun) {
@@ -432,7 +432,7 @@ static int32_t enqueue(burnish_context *c, uint32_t *begun) {
   if (!status && s->reports) {
     size_t bytes = c->plan.step_count * sizeof *s->noted;
     int32_t code = cl.clEnqueueReadBuffer(s->queue, s->errors, 0, 0, bytes, s->noted, 0, NULL, NULL);
-    if (code) status = failed(&c->error, "a transfer", code);
+    if (code) status = failed_run(&c->error, "a transfer", code);
   }
   return status;
 }

@@ -377,6 +377,18 @@ def test_a_config_that_was_wrong_is_neither_compared_nor_taken(task, records):
     assert network.asked and all(2 not in xs for asked in network.asked for xs in asked)
 
 
+def test_where_the_default_is_wrong_all_take_the_same(task, records):
+    """What the network liked, and not the fastest alone."""
+    times = {x: record_of(task, Measurement(ALONE[x], 0.0, 5, config={"x": x}), 1, 0) for x in (1, 2, 3)}
+    liked = replace(times[3], seconds=0.7, against=1.0, spread=0.0, runs=20, network="net")
+    wrong = record_of(task, Measurement.failed("wrong", "once", {"x": 1}), 1, 0)
+    records.add(*times.values(), liked, wrong)
+    found = Tuner([Wanted(task, 2, 2)], records, threads=1, strategy="random", measure=Alone())
+    costs = MeasuredCosts(records, host(), 1, measure=False)
+    assert ALONE[2] < ALONE[3] and dict(found.tasks[0].best) == {"x": 3} and picked(task, records) == 3
+    assert costs(task).seconds == ALONE[3] and found.after == 2 * ALONE[3]
+
+
 def test_what_an_older_compiler_made_of_a_plan_is_asked_again(task, records):
     tasks = ([replace(task, name="first")], [task, task])
     network = Plans({1: 1.0, 2: 1.1, 3: 0.8, 4: 0.9}, 0.7, records, tasks)

@@ -42,7 +42,7 @@ CASES = [
     Case(DotMatMul(), ("i32[5,3]", "i32[3,37]"), **WORDS),
     Case(DotMatMul(signed=True), ("i32[2,7,4]", "i32[4,16]"), **WORDS),
     Case(DotMatMul(False, True), ("i32[3,17]", "i32[5,17]"), "transposed", **WORDS),
-    Case(DotMatMul(True, False, True), ("i32[6,3]", "i32[6,8]"), **WORDS),
+    Case(DotMatMul(True, signed=True), ("i32[6,3]", "i32[6,8]"), **WORDS),
     Case(MatMulInteger(), ("u8[3,5]", "i8[5,4]"), **BYTES),
     Case(MatMulInteger(), ("u8[2,3,5]", "u8[5,19]", "u8[3,1]", "u8[19]"), "zero points", **BYTES),
     Case(MatMulInteger(), ("i8[1,5]", "i8[5,1]", MINUS, None), low=-128, high=127),
