@@ -141,7 +141,8 @@ def main(arguments: Sequence[str]) -> int:
             groups = json.loads(times.read_text())["groups"]
         for group in groups:
             line, speed = row(network, group, verdict)
-            speeds += [] if math.isnan(speed) else [speed]
+            right = verdict.startswith("ok: ") and group["checked"]
+            speeds += [speed] if right and not math.isnan(speed) else []
             print(line, flush=True)
     if speeds:
         mean = statistics.geometric_mean(speeds)

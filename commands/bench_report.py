@@ -134,7 +134,7 @@ def summary(result: BenchResult) -> list[str]:
 
 _SENTENCES = {
     "faster": "is faster than every {} peer",
-    "tie": f"is within {TIE:.0%} of the fastest {{}} peer",
+    "tie": f"is within {TIE:.0%} of the fastest {{}} peer, or these rounds do not tell",
     "slower": "is slower than the fastest {} peer",
     "alone": "has no peer to compare with",
     "failed": "failed",
@@ -148,7 +148,7 @@ def verdict(row: Row) -> str:
         return "absent" if (row.reason or "").startswith(NOT_MEASURED) else "failed"
     if row.speed is None:
         return "alone"
-    if abs(row.speed.middle - 1) < TIE:
+    if abs(row.speed.middle - 1) < TIE or row.speed.low <= 1 <= row.speed.high:
         return "tie"
     return "faster" if row.speed.middle > 1 else "slower"
 

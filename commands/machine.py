@@ -21,6 +21,8 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
+from ..op_tuner.hardware import cpu_model
+
 TRIES = 4
 PEAK_TRIES = 32  # short ones: where other work interrupts most of them, the best still shows the peak
 SECONDS_PER_TRY = 0.0025
@@ -66,7 +68,7 @@ def describe_machine() -> Machine:
     versions["llvm"] = ".".join(map(str, llvm.llvm_version_info))
     features = llvm.get_host_cpu_features()
     return Machine(
-        cpu=_cpu_model(),
+        cpu=f"{cpu_model()} ({llvm.get_host_cpu_name()})",
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=_memory_bytes(),
         caches=_caches(),
@@ -246,17 +248,6 @@ def _kernels() -> _Kernels:
         engine.get_function_address("read")
     )
     return _Kernels(fma, 2 * floats * accumulators, read, LOADS * floats, engine)
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in fields.items()}
-    name = fields.get("model name") or fields.get("Hardware") or platform.processor() or platform.machine()
-    return f"{name} ({llvm.get_host_cpu_name()})"
 
 
 def _caches() -> dict[str, int]:

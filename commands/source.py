@@ -75,7 +75,6 @@ def fixed(model: onnx.ModelProto, values: Mapping[str, str]) -> onnx.ModelProto:
     of such, or the name of a .npy file; InputError where it does not fit its input.
     """
     inputs = {info.name: info for info in model.graph.input}
-    model.ir_version = max(model.ir_version, 4)  # before, constants were inputs, too
     for name, text in values.items():
         if name not in inputs:
             raise InputError(
@@ -88,7 +87,17 @@ def fixed(model: onnx.ModelProto, values: Mapping[str, str]) -> onnx.ModelProto:
             del held[n]  # the input's default
         held.append(onnx.numpy_helper.from_array(array, name))
         model.graph.input.remove(inputs[name])
+    constant_initializers(model)
     return model
+
+
+def constant_initializers(model: onnx.ModelProto) -> None:
+    """Initializers are no inputs, too, as files before version 4 have them."""
+    model.ir_version = max(model.ir_version, 4)
+    held = {tensor.name for tensor in model.graph.initializer}
+    inputs = [info for info in model.graph.input if info.name not in held]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
 
 
 def load_npy(path: Path, dtype: np.dtype) -> np.ndarray:
@@ -201,7 +210,9 @@ def _light(source: Source) -> onnx.ModelProto:
 def static_model(
     model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, int]
 ) -> onnx.ModelProto:
-    """The model, changed in place: sizes of inputs, and of outputs that share their names, are fixed."""
+    """The model, changed in place: sizes of inputs, and of outputs that share their names, are fixed. What it
+    holds is constant for all contestants: onnxruntime folds nothing that an input may override."""
+    constant_initializers(model)
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initializers]
     types, known = resolve_inputs(inputs, shapes, dims, {}, {})

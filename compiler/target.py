@@ -206,6 +206,8 @@ def host() -> Target:
     if not _may_use_tiles():
         more = tuple(f for f in more if f not in AMX)
     caches: dict[str, Any] = {f"l{level}": size for level, size in _caches().items()}
+    if best.arch == "aarch64" and "l2" in caches and "l3" not in caches:  # the last one is l3, too
+        caches["l3"] = max(best.l3 if best.cpu == cpu else 0, caches["l2"])
     return replace(best, name="host", cpu=cpu, features=(*best.features, *more), **caches)
 
 

@@ -60,7 +60,7 @@ def this_hardware() -> Hardware:
     features, target = host_features(), host()
     isa = tuple(name for name in _ISA if name in features)
     return Hardware(
-        _cpu_model(), llvm.get_host_cpu_name(), isa, host_threads(), target.l1, target.l2, target.l3
+        cpu_model(), llvm.get_host_cpu_name(), isa, host_threads(), target.l1, target.l2, target.l3
     )
 
 
@@ -79,13 +79,24 @@ def hardware_of(target: Target) -> Hardware:
     return Hardware(name, target.gpu.language, (), units, target.l1, target.l2, target.l3)
 
 
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    fields: dict[str, str] = {}
-    for line in lines:
+def cpu_model() -> str:
+    """The CPU's name; on ARM, where the system knows none, that of the board, and the kinds of its cores."""
+    fields: dict[str, list[str]] = {}
+    for line in _text("/proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    return fields.get("model name") or fields.get("Hardware") or platform.processor() or platform.machine()
+        fields.setdefault(name.strip(), []).append(value.strip())
+    if "model name" in fields:
+        return fields["model name"][0]
+    board = next(iter(fields.get("Model", ())), "") or _text("/proc/device-tree/model")
+    board = board or _text("/sys/class/dmi/id/product_name") or next(iter(fields.get("Hardware", ())), "")
+    kinds = sorted(set(zip(fields.get("CPU implementer", ()), fields.get("CPU part", ()))))
+    cores = " ".join(f"{implementer}/{part}" for implementer, part in kinds)
+    return f"{board} {cores}".strip() or platform.processor() or platform.machine()
+
+
+def _text(path: str) -> str:
+    """Of a file of the system; empty where it is not there."""
+    try:
+        return Path(path).read_text(errors="replace").strip("\0\n ")
+    except OSError:
+        return ""

@@ -80,9 +80,11 @@ def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
 
 
 def _zig(target: str = "") -> list[tuple[str, ...]]:
+    """Without a target zig compiles for this very CPU: the runtime goes into modules for others."""
     if not importlib.util.find_spec("ziglang"):
         return []
-    return [(sys.executable, "-m", "ziglang", "cc", *(("-target", target) if target else ()))]
+    given = ("-target", target) if target else ("-mcpu=baseline",)
+    return [(sys.executable, "-m", "ziglang", "cc", *given)]
 
 
 def archive_tools(arch: str) -> tuple[str, str]:
@@ -108,7 +110,7 @@ def find_emulator(arch: str, cpu: str) -> tuple[str, ...]:
     for name in (f"qemu-{arch}-static", f"qemu-{arch}"):
         path = shutil.which(name)
         if path and arch != HERE:
-            return (path, "-cpu", cpu)
+            return (path, "-cpu", "max" if arch == "x86_64" else cpu)  # qemu has no x86-64-v3
     if arch == HERE:
         raise ToolError(
             f"the code is for {cpu}, and this CPU lacks some of its instructions; run the module on one "

@@ -30,8 +30,8 @@ COMPILE_SECONDS = 300
 SOURCE = """\
 static float padded[{N}][{C}][{PH}][{PW}];
 
-void convolution(const float x[{N}][{C}][{H}][{W}], const float w[{K}][{CG}][{R}][{S}],
-                 const float b[{K}], float y[{N}][{K}][{OH}][{OW}]) {{
+void convolution(const float x[restrict {N}][{C}][{H}][{W}], const float w[restrict {K}][{CG}][{R}][{S}],
+                 const float b[restrict {K}], float y[restrict {N}][{K}][{OH}][{OW}]) {{
   for (int n = 0; n < {N}; n++)
     for (int c = 0; c < {C}; c++)
       for (int i = 0; i < {H}; i++)

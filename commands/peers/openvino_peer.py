@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,9 +59,20 @@ class OpenVino(Peer):
         options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
         if self.precision == "f32":
             options["INFERENCE_PRECISION_HINT"] = "f32"
+        if threads > _cores():  # else it leaves out those that share a core
+            options["ENABLE_HYPER_THREADING"] = True
         compiled = core.compile_model(core.read_model(network.serialized), "CPU", options)
         used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         wanted = {"f32": ("f32", "float32"), "bf16": ("bf16", "bfloat16")}[self.precision]
         if used not in wanted:
             raise ToolError(f"openvino computes in {used} on this CPU, not in {self.precision}")
         return OpenVinoRunner(compiled, network)
+
+
+def _cores() -> int:
+    """That are no threads of another one."""
+    found = set()
+    for cpu in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology"):
+        with suppress(OSError):
+            found.add(tuple((cpu / name).read_text() for name in ("physical_package_id", "core_id")))
+    return len(found) or 1

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "context.h"
 #include "host.h"
@@ -62,9 +63,10 @@ static int32_t allocate(burnish_context *c, burnish_error *error) {
 static void populate_weights(const burnish_context *c) {
   uint64_t bytes = burnish_used_bytes(&c->plan, SPACE_WEIGHTS);
 #if defined(__linux__)
-  const uintptr_t page = 4096, populate_read = 22; /* MADV_POPULATE_READ, Linux 5.14 */
+  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  const int populate_read = 22; /* MADV_POPULATE_READ, Linux 5.14 */
   uintptr_t begin = (uintptr_t)c->image->weights / page * page, end = (uintptr_t)c->image->weights + bytes;
-  if (bytes) madvise((void *)begin, end - begin, (int)populate_read);
+  if (bytes) madvise((void *)begin, end - begin, populate_read);
 #else
   (void)bytes;
 #endif

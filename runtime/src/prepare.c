@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "api.h"
 #include "context.h"
@@ -9,7 +10,7 @@
 /* The stored weights that only the setup steps read stand behind the others; their pages may go. */
 static void drop_sources(const burnish_image *image) {
 #if defined(MADV_DONTNEED)
-  const uintptr_t page = 4096;
+  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
   plan_view run = burnish_plan_view(image);
   uintptr_t begin = (uintptr_t)image->weights + burnish_used_bytes(&run, SPACE_WEIGHTS),
             end = ((uintptr_t)image->weights + image->weights_bytes) / page * page;

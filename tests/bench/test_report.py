@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from burnish.commands.bench import BenchResult, Group, Row
@@ -90,6 +91,12 @@ def test_json_holds_every_number_with_its_unit(result):
 )
 def test_verdicts(speed, word):
     assert verdict(row("burnish", (1.0,), speed=speed)) == word
+
+
+def test_what_the_rounds_do_not_tell_is_a_tie():
+    made = row("burnish", (1.0,), speed=1.07)
+    assert verdict(replace(made, speed=Interval(0.9, 1.07, 1.29, 0.98))) == "tie"
+    assert verdict(replace(made, speed=Interval(1.01, 1.07, 1.29, 0.98))) == "faster"
 
 
 def test_a_failed_row_has_the_verdict_failed():
