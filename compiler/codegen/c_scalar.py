@@ -221,11 +221,12 @@ class Scalars:
         return self.arithmetic(e.op, self.expr(e.a), self.expr(e.b), dtype)
 
     def contract(self, e: Binary) -> Operand | None:
-        """a·b + c and c - a·b as one fused multiply-add, where the target has it."""
+        """a·b + c and c - a·b as one fused multiply-add, where the target has it; not c - a·a, as
+        `llvm_scalar` says."""
         for product, addend in ((e.a, e.b), (e.b, e.a)):
             if not (self.has_fma and isinstance(product, Binary) and product.op == "mul"):
                 continue
-            if e.op == "sub" and product is e.a:
+            if e.op == "sub" and (product is e.a or product.a == product.b):
                 continue
             x, y, c = (self.expr(v) for v in (product.a, product.b, addend))
             sign = "-" if e.op == "sub" else ""

@@ -130,12 +130,13 @@ class Scalars(Words):
         return self.integer(e.op, a, b, dtype)
 
     def contract(self, e: Binary) -> Value | None:
-        """a·b ± c as one fused multiply-add; a constant-zero factor (a padding tap) drops out."""
+        """a·b ± c as one fused multiply-add; a constant-zero factor (a padding tap) drops out. Not c - a·a: a
+        variance by E[x²] - E[x]² that is 0 would be less, for the product is not rounded as E[x²] is."""
         for product, addend in ((e.a, e.b), (e.b, e.a)):
             if not (isinstance(product, Binary) and product.op == "mul"):
                 continue
-            if e.op == "sub" and product is e.a:
-                continue  # a·b - c: LLVM folds the negation itself
+            if e.op == "sub" and (product is e.a or product.a == product.b):
+                continue  # of a·b - c LLVM folds the negation itself
             x = self.expr(product.a)
             if is_zero(x):
                 return self.expr(addend)

@@ -183,12 +183,12 @@ def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind not in "iu":
         return np.power(a, b)
     inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))
-    return np.where(b >= 0, np.power(a, np.maximum(b, 0)), inverse)
+    return np.where(b >= 0, np.power(a, np.maximum(b, 0)), inverse.astype(a.dtype))
 
 
 def _shifted(a: np.ndarray, b: np.ndarray, function: Callable[..., np.ndarray]) -> np.ndarray:
     bits = a.dtype.itemsize * 8
-    far = np.where(a < 0, -1, 0) if function is np.right_shift else 0
+    far = np.where(a < 0, -1, 0).astype(a.dtype) if function is np.right_shift else 0
     return np.where((b >= 0) & (b < bits), function(a, np.clip(b, 0, bits - 1)), far)
 
 

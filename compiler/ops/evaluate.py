@@ -14,11 +14,12 @@ from ..ir.types import TensorType
 def evaluate(
     node: Node, arrays: Sequence[np.ndarray | None], types: Mapping[str, TensorType]
 ) -> list[np.ndarray] | None:
-    """The outputs, row-major; None if the reference reports an error, which then belongs to the run."""
+    """The outputs, row-major; None if the reference reports an error, which then belongs to the run, or
+    takes too much memory."""
     try:
         with np.errstate(all="ignore"):
             results = node.op.reference(*arrays)
-    except (BurnishError, ValueError, IndexError, ArithmeticError):
+    except (BurnishError, ValueError, IndexError, ArithmeticError, MemoryError):
         return None
     contiguous = [np.asarray(r, order="C") for r in results]
     for name, array in zip(node.outputs, contiguous, strict=True):

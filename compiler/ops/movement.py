@@ -302,10 +302,13 @@ class Pad(Op):
         grown = [(max(p, 0), max(q, 0)) for p, q in zip(self.before, self.after)]
         if self.mode == "constant":
             fill = np.zeros((), x.dtype) if value is None else value.reshape(())
-            y = np.full([d + p + q for d, (p, q) in zip(x.shape, grown)], fill, x.dtype)
-            y[tuple(slice(p, p + d) for d, (p, _) in zip(x.shape, grown))] = x
-        else:
-            y = np.pad(x, grown, self.mode)  # type: ignore[call-overload]
+            y = np.full([d + p + q for d, p, q in zip(x.shape, self.before, self.after)], fill, x.dtype)
+            whole = list(zip(self.before, x.shape, y.shape))
+            to = tuple(slice(min(max(p, 0), e), max(min(p + d, e), 0)) for p, d, e in whole)
+            if all(part.stop > part.start for part in to):
+                y[to] = x[tuple(slice(part.start - p, part.stop - p) for part, (p, _, _) in zip(to, whole))]
+            return (y,)
+        y = np.pad(x, grown, self.mode)  # type: ignore[call-overload]
         keep = (slice(max(-p, 0), d - max(-q, 0)) for d, p, q in zip(y.shape, self.before, self.after))
         return (y[tuple(keep)],)
 

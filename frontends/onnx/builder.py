@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,8 +18,8 @@ from .external_data import checked_bytes
 
 EAGER_BYTES = 1 << 20
 """Operators on constants are evaluated at once where inputs and outputs together stay below this."""
-ASKED_BYTES = 256 << 20
-"""The same of those whose results must be known."""
+ASKED_BYTES, ASKED_TOTAL_BYTES = 256 << 20, 1 << 30
+"""The same of those whose results must be known, and what may be held of them at once."""
 EAGER_TOTAL_BYTES = 256 << 20
 """What such results may take together; beyond it, operators stay in the graph."""
 
@@ -38,6 +39,7 @@ class GraphBuilder(Decomposer):
         self.reserved: set[str] = set()  # names of the model's own values, never given to others
         self.narrow: dict[str, str] = {}  # constants of a type that a wider one holds → ONNX's name of it
         self._age: dict[str, int] = {}  # value → how many were made before it
+        self._made = 0
         self._evaluated_bytes = 0
         self._asked: dict[str, np.ndarray] = {}  # values of nodes that stay
 
@@ -46,7 +48,7 @@ class GraphBuilder(Decomposer):
         self.node_name, self._count = node_name, 0
 
     def mark(self) -> Mark:
-        return Mark(len(self.nodes), len(self._age))
+        return Mark(len(self.nodes), self._made)
 
     def made_since(self, mark: Mark, value: str) -> bool:
         return self._age.get(value, -1) >= mark.values
@@ -63,7 +65,11 @@ class GraphBuilder(Decomposer):
         array = array if array.flags.c_contiguous else array.copy()
         self.constants[name] = array
         self.types[name] = TensorType(dtype_of(array), array.shape)
-        self._age[name] = len(self._age)
+        self._grow(name)
+
+    def _grow(self, name: str) -> None:
+        self._age[name] = self._made
+        self._made += 1
 
     def const(self, array: np.ndarray, hint: str = "const", narrow: str = "") -> str:
         name = self.fresh(hint)
@@ -77,7 +83,7 @@ class GraphBuilder(Decomposer):
         for name in names:
             type = self.types[name]
             checked_bytes(type.dtype, type.dims, f"node {self.node_name!r} ({op.name}): its output {name!r}")
-            self._age[name] = len(self._age)
+            self._grow(name)
         self._evaluate_if_small()
         return names
 
@@ -104,7 +110,9 @@ class GraphBuilder(Decomposer):
         if value in self._asked:
             return self._asked[value]
         needed = prune(Graph("", (), (value,), tuple(self.nodes), self.types, self.constants)).nodes
+        readers = Counter([value, *(i for node in needed for i in {*node.reads})])
         found: dict[str, np.ndarray] = {}
+        held = 0
         for node in needed:
             if sum(self.types[v].nbytes for v in (*node.reads, *node.outputs)) > ASKED_BYTES:
                 return None
@@ -113,6 +121,13 @@ class GraphBuilder(Decomposer):
             if results is None:
                 return None
             found.update(zip(node.outputs, results))
+            held += sum(array.nbytes for array in results)
+            if held > ASKED_TOTAL_BYTES:
+                return None
+            readers.subtract({*node.reads})
+            for i in {*node.reads, *node.outputs} & found.keys():
+                if not readers[i]:
+                    held -= found.pop(i).nbytes
         self._asked[value] = found[value]
         return found[value]
 

@@ -97,7 +97,7 @@ def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
     states, scans = list(c.inputs[: len(c.inputs) - count]), c.inputs[len(c.inputs) - count :]
     outputs = len(body.output) - len(states)
     axes = _per_value(c, "scan_input_axes", count)
-    backward = _per_value(c, "scan_input_directions", count)
+    backward = _directions(c, "scan_input_directions", count)
     length = _scan_length(c, scans, axes)
     _check_iterations(c, length)
     scanned: list[list[str | None]] = [[] for _ in range(outputs)]
@@ -114,7 +114,7 @@ def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
             values.append(value)
     importer.g.begin(name)
     to_axes = _per_value(c, "scan_output_axes", outputs)
-    reverse = _per_value(c, "scan_output_directions", outputs)
+    reverse = _directions(c, "scan_output_directions", outputs)
     collected = zip(scanned, to_axes, reverse, body.output[len(states) :])
     return states + [
         _stack(c, values[::-1] if back else values, axis, info, c.wants(n))
@@ -127,6 +127,13 @@ def _per_value(c: NodeContext, attribute: str, count: int) -> list[int]:
     if len(numbers) != count:
         raise ModelError(f"{c.label}: {attribute} has {len(numbers)} elements, expected {count}")
     return [int(n) for n in numbers]
+
+
+def _directions(c: NodeContext, attribute: str, count: int) -> list[int]:
+    found = _per_value(c, attribute, count)
+    if not {0, 1}.issuperset(found):
+        raise ModelError(f"{c.label}: {attribute} is {found}; expected 0 (forwards) or 1")
+    return found
 
 
 def _scan_length(c: NodeContext, scans: Sequence[str | None], axes: list[int]) -> int:
@@ -170,16 +177,22 @@ def _stack(
                 "collecting the outputs of no iterations", f"give {info.name!r} of its body a fixed shape"
             )
         sizes = list(type.dims)
-        sizes.insert(axis % (len(sizes) + 1), 0)
+        sizes.insert(_new_axis(c, axis, sizes), 0)
         return c.const(np.zeros(sizes, type.dtype.numpy))
     parts = []
     for value in values:
         if value is None:
             raise ModelError(f"{c.label}: its body leaves out an output that is collected")
         shape = c.type(value).dims
-        at = axis % (len(shape) + 1)
+        at = _new_axis(c, axis, shape)
         parts.append(c.one(Reshape((*shape[:at], 1, *shape[at:])), value))
-    return c.one(Concat(axis % (len(c.type(parts[0]).dims))), *parts)
+    return c.one(Concat(_new_axis(c, axis, c.type(parts[0]).dims[1:])), *parts)
+
+
+def _new_axis(c: NodeContext, axis: int, shape: Sequence[int]) -> int:
+    if not -len(shape) - 1 <= axis <= len(shape):
+        raise ModelError(f"{c.label}: there is no axis {axis} to collect {list(shape)} along")
+    return axis % (len(shape) + 1)
 
 
 CONTROL_FLOW: dict[str, Callable[[Importer, NodeContext, Scope], Sequence[str | None]]] = {

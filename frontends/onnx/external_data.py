@@ -3,6 +3,7 @@ read from regular files inside the model's folder only (onnx/docs/ExternalData.m
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from onnx import TensorProto
 from ...compiler.ir.types import DTYPES, DType, dtype_by_code
 from ...errors import ModelError, UnsupportedError
 
+MAX_RANK = 64  # of numpy's arrays
 MAX_BYTES = 64 << 30
 """No single value of a model may be larger."""
 MAX_MADE_BYTES = 256 << 20
@@ -35,14 +37,15 @@ def onnx_dtype(code: int, what: str) -> DType:
 
 def checked_bytes(dtype: DType, shape: Iterable[int], what: str, limit: int = MAX_BYTES) -> int:
     """Bytes of a tensor; ModelError if a size is negative or the product beyond the limit."""
-    size = dtype.bytes
-    for d in shape:
-        if d < 0:
-            raise ModelError(f"{what} has the negative size {d} in its shape {list(shape)}")
-        size *= d
+    shape = tuple(shape)
+    if len(shape) > MAX_RANK:
+        raise ModelError(f"{what} has {len(shape)} axes; at most {MAX_RANK} are supported")
+    if min(shape, default=0) < 0:
+        raise ModelError(f"{what} has the negative size {min(shape)} in its shape {list(shape)}")
+    size = dtype.bytes * math.prod(d for d in shape if d)  # numpy refuses sizes beside a 0, too
     if size > limit:
         raise ModelError(f"{what} claims {dtype}{list(shape)}, {size:,} bytes; the limit is {limit:,}")
-    return size
+    return 0 if 0 in shape else size
 
 
 def tensor_array(tensor: TensorProto, folder: Path | None, what: str) -> np.ndarray:

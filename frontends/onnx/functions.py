@@ -47,10 +47,15 @@ def _type_proto(type: TensorType) -> TypeProto:
     return onnx.helper.make_tensor_type_proto(type.dtype.code, type.dims)
 
 
-def bind_attributes(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
-    """`node` with references to its function's attributes replaced by `given`, absent ones dropped."""
+def bind_attributes(node: NodeProto, given: Mapping[str, AttributeProto] | None) -> NodeProto:
+    """`node` with references to its function's attributes replaced by `given`, absent ones dropped.
+
+    ModelError for a node in no function, to which nothing is given.
+    """
     if not _refers(node):
         return node
+    if given is None:
+        raise ModelError(f"{node_label(node)} refers to an attribute of a function, but is in none")
     bound = NodeProto()
     bound.CopyFrom(node)
     _bind(bound, given)

@@ -54,11 +54,12 @@ def import_onnx(
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a node stands: the values that it sees by ONNX name, its function's opsets and attributes."""
+    """Where a node stands: the values that it sees by ONNX name, its function's opsets and attributes, if it
+    is in one."""
 
     values: MutableMapping[str, str | None]
     opsets: Mapping[str, int]
-    attributes: Mapping[str, AttributeProto]
+    attributes: Mapping[str, AttributeProto] | None
     prefix: str = ""
     depth: int = 0
 
@@ -82,7 +83,7 @@ class Importer:
     ) -> Graph:
         graph = self.model.proto.graph
         self._reserve_names(graph)
-        scope = Scope({}, self.model.opsets, {})
+        scope = Scope({}, self.model.opsets, None)
         initializers = {t.name for t in graph.initializer}
         inputs = [i for i in graph.input if i.name not in initializers or i.name in values]
         readers = {i: node_label(node) for node in reversed(graph.node) for i in node.input}

@@ -42,6 +42,13 @@ def declared_type(info: ValueInfoProto, what: str) -> TensorType | None:
     return TensorType(dtype, tuple(dims))
 
 
+def _shape_of(name: str, value: Any) -> tuple[int, ...]:
+    try:
+        return np.shape(value)
+    except ValueError as error:
+        raise InputError(f"the value given for {name!r} is no array: {error}") from None
+
+
 def resolve_inputs(
     inputs: Sequence[ValueInfoProto],
     shapes: Mapping[str, tuple[int, ...]],
@@ -67,7 +74,7 @@ def resolve_inputs(
     declared = {i.name: declared_type(i, calls[i.name]) for i in inputs}
     known = _known_dims(dims, declared)
     given_shapes = {n: _sizes(s, f"the shape given for {n!r}") for n, s in shapes.items()}
-    given_shapes |= {n: np.shape(v) for n, v in values.items()}
+    given_shapes |= {n: _shape_of(n, v) for n, v in values.items()}
     for name, shape in given_shapes.items():
         _bind(name, shape, declared[name], known, dims)
     known = {dim: size for dim, size in known.items() if size != OPEN}

@@ -88,6 +88,10 @@ def pow_(c: NodeContext, base: str, exponent: str):
     if base_type.is_integer and exponent_type.is_float:  # ONNX: computed in the exponent's type
         power = c.one(Binary("pow"), c.one(Cast("f64"), base), c.one(Cast("f64"), exponent))
         return c.emit(Cast(base_type.name), power)
+    larger = exponent_type.bits + (exponent_type.kind == "uint") > base_type.bits + (base_type.kind == "uint")
+    if base_type.is_integer and larger:
+        power = c.one(Binary("pow"), c.one(Cast("i64"), base), c.one(Cast("i64"), exponent))
+        return c.emit(Cast(base_type.name), power)
     if base_type.is_integer or _all_are(c, exponent, base_type):
         return c.emit(Binary("pow"), base, c.one(Cast(base_type.name), exponent))
     wide = "f32" if max(base_type.bytes, exponent_type.bytes) <= 2 or exponent_type is F32 else "f64"

@@ -9,7 +9,7 @@ import onnx
 
 from ...errors import ModelError, UnsupportedError
 from .check import load
-from .external_data import checked_bytes, onnx_dtype
+from .narrow import stored_bytes
 
 
 def read_whole(source: str | Path | bytes) -> onnx.ModelProto:
@@ -21,9 +21,8 @@ def read_whole(source: str | Path | bytes) -> onnx.ModelProto:
             if tensor.data_location == onnx.TensorProto.EXTERNAL and not any(
                 entry.key == "length" for entry in tensor.external_data
             ):  # onnx would read to the end of the file
-                what = f"initializer {tensor.name!r}"
-                with suppress(UnsupportedError):  # a few bits each: as onnx does
-                    size = checked_bytes(onnx_dtype(tensor.data_type, what), tensor.dims, what)
+                with suppress(UnsupportedError):
+                    size = stored_bytes(tensor, f"initializer {tensor.name!r}")
                     tensor.external_data.add(key="length", value=str(size))
         try:
             onnx.load_external_data_for_model(model, str(Path(source).parent))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import burnish.frontends.onnx
@@ -516,6 +517,79 @@ class TestControlFlow:
         steps = np.cumsum(ARRAY[:, ::-1], 1)
         np.testing.assert_array_equal(out["y"], steps[:, -1])
         np.testing.assert_array_equal(out["all"], steps * ARRAY[:, ::-1])
+
+    @pytest.mark.parametrize(
+        ("attributes", "message"),
+        [
+            ({"scan_output_axes": [7]}, "there is no axis 7 to collect"),
+            ({"scan_output_axes": [-3]}, "there is no axis -3 to collect"),
+            ({"scan_input_directions": [2]}, r"scan_input_directions is \[2\]; expected 0"),
+        ],
+    )
+    def test_scans_along_what_is_no_axis(self, attributes, message):
+        body = graph([node("Neg", ["part"], ["out"])], [value("part", (2,))], [value("out", (2,))])
+        scan = node(
+            "Scan", ["x"], ["all"], "s", body=body, num_scan_inputs=1, scan_input_axes=[1], **attributes
+        )
+        with pytest.raises(ModelError, match=message):
+            import_onnx(model([scan], [X], [untyped("all")]))
+
+
+def test_an_attribute_of_no_function_is_no_default():
+    softmax = node("Softmax", ["x"], ["y"], "s")
+    softmax.attribute.add(name="axis", type=onnx.AttributeProto.INT, ref_attr_name="at")
+    with pytest.raises(ModelError, match="refers to an attribute of a function, but is in none"):
+        import_onnx(model([softmax], [X], [Y]))
+
+
+@pytest.mark.parametrize("dims", [[1] * 65, [0, 1 << 61]])
+def test_shapes_that_numpy_has_not(dims):
+    w = TensorProto(name="w", data_type=1, dims=dims, raw_data=b"" if 0 in dims else b"1234")
+    with pytest.raises(ModelError, match=r"axes; at most 64|the limit is"):
+        import_onnx(model([node("Identity", ["w"], ["y"])], [], [untyped("y")], [w]))
+
+
+def test_padding_that_is_cut_off_again_takes_no_memory():
+    """Of a constant, as it is imported: 8 GB on the way."""
+    weights = [weight("c", [1, 2, 3, 4, 5]), weight("pads", [1 << 31, -(1 << 31)], np.int64)]
+    g = import_onnx(model([node("Pad", ["c", "pads"], ["y"])], [], [untyped("y")], weights))
+    np.testing.assert_array_equal(interpret(g, {})["y"], np.zeros(5))
+
+
+def test_long_ways_to_a_shape_hold_little():
+    """A hundred arrays of 40 MB, one after the other."""
+    ways = [node("Neg", [f"a{n}"], [f"a{n + 1}"]) for n in range(100)]
+    nodes = [
+        node("ConstantOfShape", ["size"], ["a0"], value=weight("", [1])),
+        *ways,
+        node("ReduceMax", ["a100"], ["m"], keepdims=1),
+        node("Cast", ["m"], ["repeats"], to=TensorProto.INT64),
+        node("Tile", ["v", "repeats"], ["y"]),
+    ]
+    tracemalloc.start()
+    weights = [weight("size", [10_000_000], np.int64)]
+    g = import_onnx(model(nodes, [value("v", (3,))], [untyped("y")], weights))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert g.types["y"].dims == (3,) and most < 400e6
+
+
+def test_functions_that_are_called_by_equal_names():
+    functions = [
+        onnx.helper.make_function("own", "G", ["a"], ["a"], [], [helper.make_opsetid("", 20)]),
+        onnx.helper.make_function(
+            "own", "F", ["a"], ["t", "c"],
+            [node("Relu", ["a"], ["t"]), node("G", ["t"], ["u"], domain="own"), node("Neg", ["u"], ["c"])],
+            [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)],
+        ),
+    ]  # fmt: skip
+    calls = [
+        node("F", ["x"], ["p", "q"], "call", domain="own"),
+        node("F", ["p"], ["r", "s"], "call", domain="own"),
+    ]
+    m = model(calls, [X], [untyped("r"), untyped("s")], functions=functions, domains=["own"])
+    _, out = run(m)
+    np.testing.assert_array_equal(out["s"], -np.maximum(ARRAY, 0))
 
 
 class TestExternalData:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import burnish
 import numpy as np
+import onnx
 import pytest
 from burnish.compiler.ir.graph import interpret
 from burnish.frontends.onnx.importer import import_onnx
@@ -28,6 +29,19 @@ CASES: dict[str, tuple[Node, Array]] = {
     "a power of an integer that f32 does not have": (
         Node("Pow", (np.full((1, 1), -1, np.float32), np.array([[16777217]])), opset=15),
         np.array([[-1]], np.float32),
+    ),
+    "a cube of f16": (
+        Node("Pow", (np.array([[1.02734375]], np.float16), np.array(3, np.float16)), opset=15),
+        np.array([[1.083984375]], np.float16),
+    ),
+    "a power of a larger integer": (
+        Node("Pow", (np.array([[0, 2]], np.int32), np.array([[1 << 32]])), opset=15),
+        np.array([[0, 0]], np.int32),
+    ),
+    "a shift of many bits": (
+        Node("BitShift", (np.array([[(1 << 64) - 1]], np.uint64), np.array([[1]], np.uint64)),
+             {"direction": "RIGHT"}, constant=True),
+        np.array([[(1 << 63) - 1]], np.uint64),
     ),
     "a range of bf16": (
         Node("Range", tuple(np.array(n, bfloat16) for n in (1, 512, 1)), opset=27, constant=True),
@@ -88,6 +102,22 @@ def test_rare_cases(name: str) -> None:
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-5, atol=1e-5)
         if node.op == "Mod":
             np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+def test_a_variance_that_is_zero_is_not_less() -> None:
+    """E[x²] - E[x]² of equal numbers whose square is rounded: an fma would not round one of both."""
+    make = onnx.helper.make_node
+    nodes = [make("ReduceMean", ["x"], ["mu"], axes=[1]), make("Mul", ["x", "x"], ["q"]),
+             make("ReduceMean", ["q"], ["mu2"], axes=[1]), make("Mul", ["mu", "mu"], ["m"]),
+             make("Sub", ["mu2", "m"], ["v"]), make("Sub", ["x", "mu"], ["y"])]  # fmt: skip
+    infos = [
+        onnx.helper.make_tensor_value_info(n, 1, s)
+        for n, s in (("x", (2, 64)), ("v", (2, 1)), ("y", (2, 64)))
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", infos[:1], infos[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    x = np.full((2, 64), 16.00390625, np.float32)
+    assert burnish.compile(model, cache=False).run({"x": x})["v"].tolist() == [[0], [0]]
 
 
 def test_places_of_windows_in_the_padding() -> None:
