@@ -245,7 +245,7 @@ class Session:
             for peer in contestants
         ]
         inputs = self.make_inputs(self.network.model, self.seed)
-        expected = None
+        expected: Mapping[str, np.ndarray] | None = None
         if not self.missing and REFERENCE not in self.failed:
             self.begins(REFERENCE)
             expected = reference_outputs(self.network, inputs)
@@ -276,7 +276,7 @@ class Session:
         self,
         entry: _Entry,
         inputs: Mapping[str, np.ndarray],
-        expected: dict[str, np.ndarray] | None,
+        expected: Mapping[str, np.ndarray] | None,
         judge: Callable[[], Mapping[str, np.ndarray] | None],
     ) -> None:
         """`judge` is asked where f32 outputs are not those expected: onnxruntime takes shortcuts, too."""

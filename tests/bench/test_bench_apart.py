@@ -110,11 +110,14 @@ def test_others_are_measured_where_one_spoilt_the_process(when):
     assert usable()
 
 
-def test_rows_are_unchecked_where_the_reference_crashes(monkeypatch):
+@pytest.mark.parametrize("defined", [True, False])
+def test_where_the_reference_crashes_definitions_judge_if_they_can(monkeypatch, defined):
     monkeypatch.setattr(engine, "reference_outputs", lambda *_: end(signal.SIGABRT))
+    if not defined:
+        monkeypatch.setattr(engine, "defined_outputs", lambda *_: None)
     found, _ = compare(FakePeer("burnish", 1.0, subject=True), FakePeer("peer", 2.0))
     (group,) = found.groups
-    assert not group.checked
+    assert group.checked == defined
     assert [len(row.seconds) for row in group.rows] == [3, 3]
 
 
