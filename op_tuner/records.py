@@ -205,21 +205,27 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Adds lines in one write, not behind what was torn; the first one again where another process tore its
-    own meanwhile, and this one with it. InputError as above."""
+    """Adds lines in one write; the first one again where it came behind what another process just tore."""
     data = [f"{line}\n".encode() for line in lines]
+    with _opened(path) as handle:
+        joined = not _ends_line(handle, os.fstat(handle).st_size)
+        for part in (data, data[:1]):
+            text = b"\n" * joined + b"".join(part)
+            if os.write(handle, text) != len(text):
+                raise InputError(f"cannot write records to {path}: the disk is full")
+            if joined or _ends_line(handle, os.lseek(handle, 0, os.SEEK_CUR) - len(text)):
+                break
+            joined = True
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The file for appending, made if need be. InputError where the system refuses anything."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            joined = not _ends_line(handle, os.fstat(handle).st_size)
-            for part in (data, data[:1]):
-                text = b"\n" * joined + b"".join(part)
-                if os.write(handle, text) != len(text):
-                    raise InputError(f"cannot write records to {path}: the disk is full")
-                if joined or _ends_line(handle, os.lseek(handle, 0, os.SEEK_CUR) - len(text)):
-                    break
-                joined = True
+            yield handle
         finally:
             os.close(handle)
     except OSError as error:
@@ -357,8 +363,8 @@ class Records:
         """
         here = self.hardware_for(task.target)
         own = [r for r in (*self.of(task), *self.in_networks(task)) if is_own(r, here, evict)]
-        worked = [r for r in sound(own) if not r.network]
-        inside = [r for r in sound(own) if r.network]
+        right = sound(own)
+        worked, inside = ([r for r in right if bool(r.network) == within] for within in (False, True))
         told = self.told(task, here, evict)
         tried = {tuple(r.config.items()) for r in own if not r.network}
         new = isinstance(told, RecordedConfig) and tuple(told.answers.items()) not in tried
@@ -413,15 +419,13 @@ def _with_caches_of(machine: Hardware, task: KernelTask) -> KernelTask:
 
 
 def work_of(key: str) -> str:
-    """A task's key but for the target, whose device's name may be of several words: `name algorithm TARGET
-    threads=…`, and what follows."""
+    """A task's key but for the target, which may be of several words: `name algorithm TARGET threads=…`."""
     head, threads, rest = key.partition(" threads=")
     return " ".join(head.split(" ")[:2]) + threads + rest
 
 
 def vectors(record: Record) -> tuple[str, int]:
-    """Architecture (of a GPU the language) and vector bits of the target: as its name says, or for `host` as
-    the machine has them."""
+    """Architecture (of a GPU the language) and vector bits: as the target's name or the machine says."""
     target = TARGETS.get(record.target.partition("/")[0])
     if target is not None:
         return vectors_of(target)
@@ -569,13 +573,9 @@ def merge(into: Path, sources: Iterable[Path]) -> int:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """While others that ask for it wait; not those that append what they measured."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-    except OSError as error:
-        raise InputError(f"cannot write records to {path}: {error.strerror}") from error
+    with _opened(path) as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def best_per_task(records: Iterable[Record]) -> list[Record]:
