@@ -21,7 +21,8 @@ def task_of(
     graph: Graph, node: Node, target: Target, threads: int, algorithm: str | None = None
 ) -> KernelTask:
     """The task of one node; `algorithm` None takes the most specific template that fits."""
-    graph = replace(graph, types={**graph.types, **_same_numbers(graph, node)})
+    if plain := _same_numbers(graph, node):
+        graph = replace(graph, types={**graph.types, **plain})
     types = graph.input_types(node)
     constants = {i for i in node.reads if i in graph.constants}
     if not isinstance(node.op, FusedOp) and node.op.has("loops"):
