@@ -12,6 +12,7 @@ import numpy as np
 
 from .compiler.build_kernel import different
 from .compiler.ir.graph import Graph
+from .compiler.ir.plan import verify
 from .compiler.ir.scalar import DOTS, Call
 from .compiler.kernel_task import Config, KernelTask
 from .compiler.ops.byte_products import BYTES
@@ -114,6 +115,7 @@ def compile(
     parts = [{n: k for (part, n), k in kernels.items() if part == name} for name in ("run", "setup")]
     work = {n: flops(task) for (part, n), task in tasks.items() if part == "run"}
     packed = make_plan(graph, parts[0], work, machine, setup, parts[1])
+    verify(packed.plan)
     if memory_limit is not None and packed.plan.memory(workers) > memory_limit:
         needs = packed.plan.memory(workers)
         raise InfeasibleError(f"the chosen configs need {needs} bytes, the memory limit is {memory_limit}")
