@@ -55,9 +55,11 @@ def run_nodes(
     return run_program(programs[n], arrays, order)
 
 
-def run_program(program: Program, arrays: Sequence[np.ndarray], order: str) -> tuple[np.ndarray, ...]:
-    """The params behind the given ones, as the interpreter fills them."""
+def run_program(
+    program: Program, arrays: Sequence[np.ndarray], order: str, workers: int = 3
+) -> tuple[np.ndarray, ...]:
+    """The params behind the given ones, as the interpreter fills them; `workers` are a gang's."""
     blank = [np.zeros(b.shape, b.dtype.numpy) for b in program.params[len(arrays) :]]
     shaped = [a.reshape(b.shape) for a, b in zip(arrays, program.params)]
-    loops_interpreter.interpret(program, [*shaped, *blank], order=order)
+    loops_interpreter.interpret(program, [*shaped, *blank], order=order, workers=workers if program.gang else 1)
     return tuple(blank)

@@ -65,6 +65,8 @@ CASES = [
     Case(16, 16, (1, 40), (1, 9), pads=(0, 4, 0, 4)),
     Case(16, 32, (10, 11), (5, 5), pads=(2, 2, 2, 2)),
     Case(16, 32, (11, 10), (3, 3), (2, 2), pads=(1, 1, 1, 1)),
+    Case(16, 16, (23, 19), (5, 5), dilations=(2, 3), pads=(4, 6, 4, 6), batch=2),
+    Case(16, 16, (40, 37), (5, 5), dilations=(6, 6), pads=(12, 12, 12, 12), epilogue=False),
 ]
 
 
@@ -185,6 +187,7 @@ def test_none_is_left_out():
     target = get_target("x86-64")
     found = {name for name in ALGORITHMS for case in CASES[:4] if items_of(case, target, name)}
     assert found <= set(CONVOLUTIONS)
+    assert {"winograd2", "winograd4"} <= found
 
 
 @pytest.mark.parametrize("algorithm", CONVOLUTIONS)

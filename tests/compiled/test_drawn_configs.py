@@ -25,6 +25,7 @@ from onnx import helper, numpy_helper
 from ..passes.make import make
 from .forked import run_forked
 from .kernels import build_drawn, execute, load, runnable_targets
+from .programs import run_program
 from .test_conv_algorithms import Case, arrays_of, graph_of
 
 DRAWS = 2  # of every task
@@ -167,6 +168,18 @@ def test_recurrences(case: tuple[str, int, int, int, dict[str, object]], target:
     assert {task.algorithm for task in tasks} == {"gang", "single"}
     messages = run_forked(tasks if target == "host" else tasks[:1], partial(check, draws=5), processes=2)
     assert not any(messages), next(f"{t.algorithm}: {m}" for t, m in zip(tasks, messages) if m)
+
+
+@pytest.mark.parametrize("case", [("LSTM", 4, 2, 5, {}), ("GRU", 3, 3, 9, {}), ("RNN", 1, 2, 6, {})])
+def test_workers_wait_for_each_other(case: tuple[str, int, int, int, dict[str, object]]) -> None:
+    """Any number of workers that share the steps of a recurrence computes what one does."""
+    task = next(t for t in recurrent_tasks(*case, get_target("x86-64")) if t.algorithm == "gang")
+    given = operands(task)
+    for n in range(3):
+        program = build_drawn(task, f"drawn{n}", n).lowered
+        for workers, order in ((1, "forward"), (2, "backward"), (3, "forward")):
+            results = run_program(program, given.arrays, order, workers)
+            assert not (wrong := given.error(list(results))), (n, workers, wrong)
 
 
 OTHERS: list[tuple[str, list[tuple[int, ...]], dict[str, object]]] = [  # operator, inputs, attributes

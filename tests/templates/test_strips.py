@@ -1,5 +1,7 @@
 """Depthwise and pointwise convolutions in one kernel against float64, over awkward shapes and targets."""
 
+from functools import partial
+
 import numpy as np
 import onnx
 import pytest
@@ -17,7 +19,9 @@ from burnish.graph_passes.predict import PredictedCost
 from burnish.op_tuner.operands import operands
 from onnx import TensorProto, helper, numpy_helper
 
+from ..compiled.forked import run_forked
 from ..compiled.kernels import runnable_targets
+from ..compiled.test_drawn_configs import check
 
 CASES = [  # batch, channels, out channels, height, width, kernel, stride, pads, residual
     (1, 16, 32, 1, 7, 3, 1, (1, 1, 1, 1), False),
@@ -130,6 +134,13 @@ def test_program_means_both_convolutions(rows, order):
     got = out.layout.unpack(results[-1].reshape(out.physical_shape), out.dims)
     want = expected(case, weights, x)
     assert np.abs(got - want).max() <= 2e-6 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+def test_drawn_answers(target: str) -> None:
+    tasks = [pair_task(CASES[n], get_target(target))[0] for n in (1, 3, 5, 9)]
+    messages = run_forked(tasks, partial(check, draws=6), processes=2)
+    assert not any(messages), messages
 
 
 def test_rows_divide_the_height():
