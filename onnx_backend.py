@@ -16,11 +16,13 @@ import onnx
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from .errors import InputError, NeedsValueError, UnsupportedError
+from .frontends.onnx.external_data import numpy_dtype
 from .frontends.onnx.interface import is_fixed
 from .pipeline import compile as compile_model
 
-FEW, KEPT, MOST_MEMORY = 2, 32, 4 << 30
-"""How many modules of a model are kept, one for each set of shapes: two, or more with so many bytes."""
+FEW, KEPT, MOST_MEMORY, MOST_THREADS = 2, 32, 4 << 30, 256
+"""How many modules of a model are kept, one for each set of shapes: two, or more with so many bytes, and
+threads that wait for their runs."""
 Compile = Callable[..., Any]
 """`pipeline.compile`, or another function of its interface whose result has run(dict) → dict."""
 
@@ -100,10 +102,11 @@ class BurnishRep(BackendRep):
     def _forget(self) -> None:
         """Drops the modules that were not used for longest; the last FEW stay."""
         last, *others = reversed(self._modules)
-        left = MOST_MEMORY - _memory(self._modules[last])
+        memory, threads = _needs(self._modules[last])
         for n, key in enumerate(others, 1):
-            left -= _memory(self._modules[key])
-            if n >= KEPT or (n >= FEW and left < 0):
+            needs = _needs(self._modules[key])
+            memory, threads = memory + needs[0], threads + needs[1]
+            if n >= KEPT or (n >= FEW and (memory > MOST_MEMORY or threads > MOST_THREADS)):
                 del self._modules[key]
 
     def _require(self, error: NeedsValueError) -> None:
@@ -115,9 +118,10 @@ class BurnishRep(BackendRep):
             self._deciding += tuple(more)
 
 
-def _memory(module: Any) -> int:
+def _needs(module: Any) -> tuple[int, int]:
+    """(Bytes, threads)."""
     plan = getattr(module, "plan", None)
-    return 0 if plan is None else int(plan.memory(module.threads))
+    return (0, 0) if plan is None else (int(plan.memory(module.threads)), module.threads)
 
 
 def _is_static(info: onnx.ValueInfoProto) -> bool:
@@ -135,7 +139,7 @@ def _array(info: onnx.ValueInfoProto, value: Any) -> np.ndarray:
         raise UnsupportedError(f"input {info.name!r} is given as {type(value).__name__}; expected an array")
     array = np.asarray(value)
     code = info.type.tensor_type.elem_type
-    declared = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code)) if code else array.dtype
+    declared = numpy_dtype(code, f"input {info.name!r}") if code else array.dtype
     if declared.kind in "biufc" and array.dtype.newbyteorder("=") != declared:
         raise InputError(f"input {info.name!r}: expected {declared}, found {array.dtype}")
     return array

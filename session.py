@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from .errors import InputError
+from .frontends.onnx.external_data import numpy_dtype
 from .frontends.onnx.interface import is_fixed
 from .frontends.onnx.whole import read_whole
 from .onnx_backend import BurnishRep
@@ -143,5 +144,4 @@ def _declared(value: onnx.ValueInfoProto) -> NodeArg:
 
 
 def _dtype(value: onnx.ValueInfoProto) -> np.dtype:
-    code = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code))
+    return numpy_dtype(value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT, repr(value.name))

@@ -29,7 +29,7 @@ from .op_tuner.pretrained import shipped
 from .op_tuner.records import Records
 from .op_tuner.simulated import ARCHITECTURES, Simulated
 from .op_tuner.tuned_task import TunedTask
-from .op_tuner.tuner import TIME_LIMIT, Measurer, Spent, Trial, Tuner
+from .op_tuner.tuner import TIME_LIMIT, Measurer, Spent, Trial, Tuner, require_limits
 from .op_tuner.workers import Workers
 from .pipeline import flops, optimise, plan_options
 from .runtime.binding import file_path, thread_count
@@ -131,6 +131,7 @@ def tune(
     xgboost, or dask where it is needed.
     """
     started = time.monotonic()
+    require_limits(trials, budget)
     machine = get_target(target)
     alone = machine.gpu or (simulates(machine) and workers is None)
     count = thread_count(threads) or (1 if alone else host_threads())

@@ -53,14 +53,19 @@ def pin(cpus: Collection[int], thread: int = 0) -> None:
 @contextmanager
 def keeping_to(cpus: Collection[int]) -> Iterator[None]:
     """All threads of this process keep to these CPUs, if any, and return to their own afterwards."""
-    before = {thread: os.sched_getaffinity(thread) for thread in _threads()} if _CAN_PIN and cpus else {}
-    for thread in before:
-        pin(cpus, thread)
+    if not (_CAN_PIN and cpus):
+        yield
+        return
+    own, before = os.sched_getaffinity(0), {}
+    for thread in _threads():
+        with suppress(OSError):  # it has ended
+            before[thread] = os.sched_getaffinity(thread)
+            pin(cpus, thread)
     try:
         yield
     finally:
-        for thread in _threads() if before else ():
-            pin(before.get(thread, before[os.getpid()]), thread)
+        for thread in _threads():
+            pin(before.get(thread, own), thread)
 
 
 def _threads() -> list[int]:

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Protocol
+from numbers import Integral, Real
+from typing import Any, Protocol
 
 from ..errors import InputError
 from .child import interrupts_later
@@ -49,6 +50,14 @@ TIME_LIMIT = 20.0  # seconds for one candidate, building and checking included
 
 Progress = Callable[[str, int, int], None]
 Replan = Callable[[], Sequence[Wanted]]
+
+
+def require_limits(trials: Any, budget: Any) -> None:
+    """InputError unless each is None, or a number of trials and of seconds that a run can end with."""
+    if not (trials is None or (isinstance(trials, Integral) and trials >= 0)):
+        raise InputError(f"trials is {trials!r}: expected a whole number")
+    if not (budget is None or (isinstance(budget, Real) and 0 <= budget < math.inf)):
+        raise InputError(f"budget is {budget!r}: expected a number of seconds")
 
 
 class Measurer(Protocol):
@@ -186,6 +195,7 @@ class Tuner:
         """
         if trials is None and budget is None:
             raise InputError("how long? give a number of trials or a budget of seconds")
+        require_limits(trials, budget)
         self._limit, self._budget = trials, budget
         self._started = time.monotonic() if started is None else started
         busy = self.measure.spans.seconds

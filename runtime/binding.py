@@ -15,6 +15,7 @@ import ctypes
 import operator
 import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import byref
 from pathlib import Path
@@ -29,6 +30,7 @@ from .build import DeviceCode
 from .dlpack import DeviceArray, Lent, when_gone
 
 MOST_THREADS = 1024  # BURNISH_MAX_THREADS of burnish.h
+IDLE_THREADS = 64  # of the contexts that a module keeps for its next runs, or two contexts
 
 
 class StepInfo(NamedTuple):
@@ -312,7 +314,7 @@ class Module:
         self.steps = tuple(self._step(i) for i in range(f.step_count(api)))
         self._inputs = {info.name: (i, info) for i, info in enumerate(self.inputs)}
         self._outputs = {info.name: (i, info) for i, info in enumerate(self.outputs)}
-        self._idle: dict[int, list[Context]] = {}
+        self._idle: dict[tuple[int, int], list[Context]] = {}  # by process, as threads are, and their number
 
     def _describe(self, query: Any, index: int) -> TensorInfo:
         tensor = capi.Tensor()
@@ -358,18 +360,22 @@ class Module:
         Outputs are new numpy arrays, but for those of `out`, which are written into and returned. InputError
         names an input that is missing or has the wrong dtype or shape, RunError the failed node.
         """
-        idle = self._idle.setdefault(thread_count(threads), [])
+        count = thread_count(threads)
+        idle = self._idle.setdefault((os.getpid(), count), [])
         try:
             context = idle.pop()
         except IndexError:
             context = self.context(threads)
+            context.module = weakref.proxy(self)  # so that both go with the last reference to the module
         try:
             outputs = self._bound(context, feeds, out)
             context.run()
             return outputs
         finally:
             context._keep.clear()
-            idle.append(context)
+            few = len(idle) < max(2, IDLE_THREADS // context.threads)
+            if few and not context._busy.locked():  # as an interrupt can leave it
+                idle.append(context)
 
     def run_profiled(self, feeds: Mapping[str, Any], threads: int = 1) -> list[StepTime]:
         """What each step of one run took; the first run of new memory is slower than the following ones."""

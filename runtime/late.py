@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from . import binding
@@ -25,10 +25,15 @@ class LateModule:
         self.name, self.target = name, target
         self.inputs, self.outputs, self.steps = tuple(inputs), tuple(outputs), tuple(steps)
         self._open = open
+        self._opening = threading.Lock()
+        self._opened: binding.Module | None = None
 
-    @cached_property
+    @property
     def _module(self) -> binding.Module:
-        return self._open()
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
 
     def context(self, threads: int = 1) -> Context:
         return self._module.context(threads)

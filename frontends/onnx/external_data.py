@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from ...compiler.ir.types import DTYPES, DType, dtype_by_code
 from ...errors import ModelError, UnsupportedError
@@ -33,6 +33,14 @@ def onnx_dtype(code: int, what: str) -> DType:
         raise UnsupportedError(
             f"{what} has the element type {name}, which is not supported; supported are {', '.join(DTYPES)}"
         ) from None
+
+
+def numpy_dtype(code: int, what: str) -> np.dtype:
+    """numpy's, of any number that ONNX has; UnsupportedError naming `what` of others."""
+    try:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    except KeyError:
+        return onnx_dtype(code, what).numpy
 
 
 def checked_bytes(dtype: DType, shape: Iterable[int], what: str, limit: int = MAX_BYTES) -> int:

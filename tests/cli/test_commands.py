@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
-from burnish import InferenceSession, InputError, load
+from burnish import InferenceSession, InputError, UnsupportedError, compile, load
 from burnish.commands import run as run_command
 from burnish.commands import source
 from burnish.commands.compare import compare
@@ -445,3 +445,40 @@ def test_inference_session_has_the_interface_of_onnxruntime(two_layers):
     said, expected = ours.get_modelmeta(), theirs.get_modelmeta()
     for name in ("producer_name", "graph_name", "domain", "description", "version", "custom_metadata_map"):
         assert getattr(said, name) == getattr(expected, name), name
+
+
+def test_inference_session_of_bytes_and_of_modules(two_layers, tmp_path):
+    class Options:
+        intra_op_num_threads = 1
+
+    options, x = Options(), np.ones((2, 4), np.float32)
+    session = InferenceSession(two_layers.read_bytes(), options)
+    assert session.get_providers() == ["CPUExecutionProvider"] and session.get_session_options() is options
+    (y,) = session.run(["y"], {"x": x})
+    module = compile(two_layers, dims={"batch": 2}, threads=1)
+    module.save(tmp_path / "m.so")
+    loaded = InferenceSession(tmp_path / "m.so", options)
+    assert [(a.name, a.type, a.shape) for a in loaded.get_inputs()] == [("x", "tensor(float)", [2, 4])]
+    np.testing.assert_array_equal(loaded.run(None, {"x": x})[0], y)
+    np.testing.assert_array_equal(loaded.run(None, {"x": x.tolist()})[0], y)
+
+
+@pytest.mark.parametrize("shape", [[2], ["n"]])
+def test_inference_session_of_unknown_elements(shape):
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    info.type.tensor_type.elem_type = 999
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g", [info], [onnx.ValueInfoProto(name="y")]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(UnsupportedError, match="'x' has the element type number 999"):
+        InferenceSession(model.SerializeToString()).run(None, {"x": np.ones(2, np.float32)})
+
+
+def test_a_module_is_saved_once(two_layers, tmp_path):
+    module = compile(two_layers, dims={"batch": 2}, threads=1)
+    with pytest.raises(InputError, match=r"ends in \.so or \.a"):
+        module.save(tmp_path / "m.dll")
+    module.save(tmp_path / "m.so")
+    with pytest.raises(InputError, match="cannot be saved again"):
+        load(tmp_path / "m.so").save(tmp_path / "again.so")

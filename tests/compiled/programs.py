@@ -61,5 +61,7 @@ def run_program(
     """The params behind the given ones, as the interpreter fills them; `workers` are a gang's."""
     blank = [np.zeros(b.shape, b.dtype.numpy) for b in program.params[len(arrays) :]]
     shaped = [a.reshape(b.shape) for a, b in zip(arrays, program.params)]
-    loops_interpreter.interpret(program, [*shaped, *blank], order=order, workers=workers if program.gang else 1)
+    loops_interpreter.interpret(
+        program, [*shaped, *blank], order=order, workers=workers if program.gang else 1
+    )
     return tuple(blank)

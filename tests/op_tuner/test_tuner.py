@@ -5,6 +5,7 @@ import os
 import signal
 from dataclasses import replace
 
+import burnish
 import pytest
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.templates import registry
@@ -324,6 +325,17 @@ def test_wrong_options(tasks, records, options, says):
 def test_how_long_must_be_said(tasks, records):
     with pytest.raises(InputError, match="how long"):
         tuner(tasks, records, Measurer()).run()
+
+
+@pytest.mark.parametrize(
+    "limits", [{"budget": "10m"}, {"budget": math.nan}, {"budget": -1.0}, {"trials": 2.5}, {"trials": -1}]
+)
+def test_what_is_no_limit_is_refused(tasks, records, limits):
+    (name,) = limits
+    with pytest.raises(InputError, match=f"{name} is .*: expected a"):
+        tuner(tasks, records, Measurer()).run(**limits)
+    with pytest.raises(InputError, match=f"{name} is .*: expected a"):
+        burnish.tune("no such file.onnx", **limits)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

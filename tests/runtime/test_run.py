@@ -16,6 +16,7 @@ from burnish.compiler.ir.types import BOOL, DTYPES, F16, F32, I32, I64, TensorTy
 from burnish.errors import InputError, InternalError, RunError
 from burnish.runtime.binding import Pool, module_from_memory
 
+from ..compiled.forked import run_forked
 from .conftest import NBYTES, ROWS, WEIGHTS, chain_meaning, chain_plan, prepared_plan, some_rows
 
 IN, OUT = BufferRef.input, BufferRef.output
@@ -116,11 +117,12 @@ def test_a_forked_child_runs_alone(kernels):
     x = np.arange(64, dtype=np.int32)
     context.bind_input("x", x)
     context.run()
-    child = os.fork()
-    if child == 0:
+
+    def check(item: None) -> str | None:
         context.run()
-        os._exit(0 if np.array_equal(context.output("y"), np.roll(x, -10) + 10) else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        return None if np.array_equal(context.output("y"), np.roll(x, -10) + 10) else "wrong"
+
+    assert run_forked([None], check) == [None]
 
 
 def gather_plan() -> Plan:
@@ -257,6 +259,62 @@ def test_contexts_that_read_each_others_memory_end(kernels):
     del one, other
     gc.collect()
     assert [ref() for ref in gone] == [None, None]
+
+
+def test_a_module_that_ran_ends_with_its_last_reference(kernels):
+    gc.collect()
+    gc.disable()
+    try:
+        module = kernels.module(chain_plan(), WEIGHTS)
+        module.run({"x": some_rows()}, 2)
+        gone = [weakref.ref(module), weakref.ref(module._owner)]
+        del module
+        assert [ref() for ref in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+class Together(dict):
+    """Inputs that are there when five threads have asked for theirs."""
+
+    barrier = threading.Barrier(5)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self.barrier.wait(20)
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize(("threads", "kept"), [(1, 5), (40, 2)])
+def test_few_contexts_are_kept(kernels, threads, kept):
+    module = kernels.module(chain_plan(), WEIGHTS)
+    given = Together(x=some_rows())
+    callers = [threading.Thread(target=module.run, args=(given, threads)) for _ in range(5)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert [len(idle) for idle in module._idle.values()] == [kept]
+
+
+def test_an_interrupt_costs_one_context(kernels):
+    module = kernels.module(chain_plan(), WEIGHTS)
+    module.run({"x": some_rows()})
+    (context,) = next(iter(module._idle.values()))
+    with context._busy:  # as an interrupt leaves it right behind taking it
+        with pytest.raises(InputError, match="another thread"):
+            module.run({"x": some_rows()})
+        np.testing.assert_array_equal(module.run({"x": some_rows()})["y"], chain_meaning(some_rows()))
+
+
+def test_a_forked_child_has_threads_of_its_own(kernels):
+    module = kernels.module(chain_plan(), WEIGHTS)
+    module.run({"x": some_rows()}, 3)
+
+    def check(item: None) -> str | None:
+        right = np.array_equal(module.run({"x": some_rows()}, 3)["y"], chain_meaning(some_rows()))
+        return None if right and len(os.listdir("/proc/self/task")) == 3 else "no threads, or wrong"
+
+    assert run_forked([None], check) == [None]
 
 
 def test_a_context_is_one_threads_at_a_time(kernels):
