@@ -18,6 +18,8 @@ from .rewrite import Rewriter, rule
 
 ORDERING = (Concat, MaxPool, Reshape, Slice, Transpose)
 """Operators that move or compare elements, bytes as well as the numbers that they stand for."""
+MOST_TERMS = 24
+"""Of a sum that is quantised: no kernel takes more nodes."""
 _TINY, _HUGE = float(np.finfo(np.float32).tiny), 1e30  # scales between which (q · s) / s rounds to q
 
 
@@ -156,8 +158,10 @@ def quantize_sum(r: Rewriter, node: Node) -> str | None:
     return r.emit(Cast(step.dtype), result)
 
 
-def _quotient(r: Rewriter, value: str, scale: float) -> Callable[[], str] | None:
+def _quotient(r: Rewriter, value: str, scale: float, terms: int = MOST_TERMS) -> Callable[[], str] | None:
     """What emits value / scale without a division: of a sum of constants and of integers times constants."""
+    if not terms:
+        return None
     step = _step_of(r, r.made_by(value, DequantizeLinear))
     if step is not None:
         factor = np.array(step.scale, np.float32)
@@ -174,9 +178,9 @@ def _quotient(r: Rewriter, value: str, scale: float) -> Callable[[], str] | None
         return None
     left, right = (v or "" for v in added.inputs)
     shift = r.const(right)
-    first = _quotient(r, left, scale)
+    first = _quotient(r, left, scale, terms - 1)
     if shift is None:
-        second = _quotient(r, right, scale)
+        second = _quotient(r, right, scale, terms - 1)
     else:
         second = partial(r.constant, _over(shift, scale), right) if _divides(shift, scale) else None
     return None if first is None or second is None else lambda: r.emit(Binary("add"), first(), second())

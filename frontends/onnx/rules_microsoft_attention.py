@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...compiler.ir.types import F32
 from ...compiler.ops.elementwise import Binary, Cast, Where
 from ...compiler.ops.indexing import Gather
 from ...compiler.ops.matmul import MatMul
 from ...compiler.ops.movement import Concat, Reshape, Slice, Transpose
 from ...compiler.ops.reduction import Softmax
 from ...errors import ModelError
+from .external_data import MAX_MADE_BYTES, checked_bytes
 from .registry import NodeContext
 from .rules_microsoft import Results, microsoft, total
 
@@ -211,6 +213,7 @@ def attend(c: NodeContext, q: str, k: str, v: str, mask: str | None, added: str 
         masked = c.const(np.array(c.attr("mask_filter_value", -1e4), number))
         hidden = c.one(Where(), visible, c.const(np.array(0, number)), masked)
     if c.attr("unidirectional", 0):
+        checked_bytes(F32, (steps, length), c.label, MAX_MADE_BYTES)
         later = np.triu(np.full((steps, length), lowest, number), past + 1)
         later[-1:] = 0  # the last step sees all, in onnxruntime, even if there are more keys
         hidden = total(c, hidden, c.const(later))

@@ -69,25 +69,26 @@ def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str,
     stored, factors = _known(c, data, "data"), _scales(c, scales)
     floats = data in c.g.narrow and stored.dtype.kind == "f"
     bits = BITS[-1] if floats else _bits(c)
-    if data in c.g.narrow:
-        numbers, default = stored, 0
-    else:
-        numbers, default = _unpacked(c, stored, bits), 1 << bits - 1
     if not stored.ndim:
         raise c.unsupported(f"data {c.type(data)}", "export the table as rows")
+    packed, default = data not in c.g.narrow, 0
+    shape = stored.shape
+    if packed:
+        _require_bytes(c, stored, bits)
+        shape, default = (*shape[:-1], shape[-1] * 8 // bits), 1 << bits - 1
     gathered = axis_of(c.attr("gather_axis", 0), stored.ndim)
     axis, size = axis_of(c.attr("quantize_axis", 1), stored.ndim), c.attr("block_size", 128)
-    size = size or numbers.shape[axis] if floats else size
-    blocks = -(-numbers.shape[axis] // max(size, 1))
-    expected = tuple(blocks if n == axis else d for n, d in enumerate(numbers.shape))
+    size = size or shape[axis] if floats else size
+    blocks = -(-shape[axis] // max(size, 1))
+    expected = tuple(blocks if n == axis else d for n, d in enumerate(shape))
     if floats and factors.ndim == len(expected):
         factors = np.broadcast_to(factors, [e if f == 1 else f for e, f in zip(expected, factors.shape)])
     if size < 1 or factors.shape != expected:
         raise ModelError(f"{c.label}: scales {list(factors.shape)}, expected {list(expected)}")
     middle = _middle(c, zeros, bits, default, *expected)
-    indices, inside = _inside(c, indices, numbers.shape[gathered], stored.ndim - 1 - gathered)
+    indices, inside = _inside(c, indices, shape[gathered], stored.ndim - 1 - gathered)
     if (
-        _stays(c, data, bits, numbers.shape[axis], size)
+        _stays(c, data, bits, shape[axis], size)
         and gathered < axis == stored.ndim - 1
         and c.type(scales).dtype is F32
     ):
@@ -96,7 +97,8 @@ def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str,
         rows = (c.one(Gather(gathered), c.const(p), indices) for p in parts)
         result = c.one(UnpackBlocks(bits, default if zeros is None else 0), *rows)
     else:
-        spread = np.arange(numbers.shape[axis]) // size
+        numbers = _unpacked(c, stored, bits) if packed else stored
+        spread = np.arange(shape[axis]) // size
         table = (numbers - middle.take(spread, axis)) * factors.take(spread, axis)
         result = c.one(Gather(gathered), c.const(table.astype(factors.dtype)), indices)
     return result if inside is None else c.one(Where(), inside, result, c.const(np.zeros((), factors.dtype)))
@@ -126,10 +128,14 @@ def _bits(c: NodeContext) -> int:
     return bits
 
 
-def _unpacked(c: NodeContext, stored: np.ndarray, bits: int) -> np.ndarray:
-    """The numbers that bytes hold along the last axis, low bits first; those that fill the last byte, too."""
+def _require_bytes(c: NodeContext, stored: np.ndarray, bits: int) -> None:
     if stored.dtype != np.uint8:
         raise c.unsupported(f"numbers of {bits} bits in {stored.dtype}")
+
+
+def _unpacked(c: NodeContext, stored: np.ndarray, bits: int) -> np.ndarray:
+    """The numbers that bytes hold along the last axis, low bits first; those that fill the last byte, too."""
+    _require_bytes(c, stored, bits)
     every = np.unpackbits(stored, axis=-1, bitorder="little")
     whole = every.shape[-1] // bits
     parts = every[..., : whole * bits].reshape(*stored.shape[:-1], whole, bits)

@@ -13,6 +13,7 @@ from ...compiler.ops.matmul import MatMul
 from ...compiler.ops.movement import Concat, Expand, Pad, Reshape, Transpose
 from ...compiler.ops.reduction import Softmax
 from ...errors import ModelError
+from .external_data import MAX_MADE_BYTES, checked_bytes
 from .registry import NodeContext
 from .rules_microsoft import Results, microsoft, total
 from .rules_microsoft_attention import by_head, part, scaled_products, turned
@@ -72,6 +73,9 @@ def group_query_attention(
             expected = f"[{batch}, {steps}, {groups * size}]"
             raise ModelError(f"{c.label}: keys {c.type(k)} and values {c.type(v)}: expected {expected}")
     length = int(np.asarray(c.value(whole, "number of steps")).item())
+    if past_k is None and length != steps:
+        raise ModelError(f"{c.label}: {length} steps, {steps} of them new, without a cache: expected {steps}")
+    checked_bytes(I64, (length,), c.label, MAX_MADE_BYTES)
     first = _first_steps(c, ends, batch, steps, prompt=steps == length)
     if c.attr("do_rotary", 0):
         if cosines is None or sines is None:
@@ -122,9 +126,8 @@ def _cache(c: NodeContext, past: str | None, new: str, first: str, length: int) 
     """[batch, heads, at least `length` steps, size]: the new steps behind what is there."""
     dims = list(c.type(new).dims)
     if past is None:
-        dims[2] = length
-        past = c.const(np.zeros(dims, c.type(new).dtype.numpy))
-    elif c.type(past).rank != 4 or (*c.type(past).dims[:2], c.type(past).dims[3]) != (*dims[:2], dims[3]):
+        return new
+    if c.type(past).rank != 4 or (*c.type(past).dims[:2], c.type(past).dims[3]) != (*dims[:2], dims[3]):
         expected = f"[{dims[0]}, {dims[1]}, steps, {dims[3]}]"
         raise ModelError(f"{c.label}: a cache {c.type(past)}: expected {expected}")
     if (more := length - c.type(past).dims[2]) > 0:

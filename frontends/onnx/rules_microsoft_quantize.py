@@ -126,7 +126,8 @@ def qlinear_concat(c: NodeContext, y_scale: str, y_zero: str, *parts: str):
             return x
         return quantised(c, real(c, x, scale, zero), y_scale, y_zero, y_zero)
 
-    return c.emit(Concat(c.required("axis")), *(fitting(*parts[n : n + 3]) for n in range(0, len(parts), 3)))
+    axis = axis_of(c.required("axis"), c.type(parts[0]).rank)
+    return c.emit(Concat(axis), *(fitting(*parts[n : n + 3]) for n in range(0, len(parts), 3)))
 
 
 # --- products -----------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ def dequantize(c: NodeContext, x: str, scale: str, zero: str | None = None) -> t
     to = dtype_attribute(c, "output_dtype", c.type(scale).dtype)
     if c.type(x).dtype.is_float and x not in c.g.narrow:
         raise c.unsupported(f"dequantising {c.type(x)}")
+    if not to.is_float:
+        raise c.unsupported(f"dequantising to {to}", "use f32, f16 or bf16")
     return c.emit(DequantizeLinear(c.attr("axis", 1), c.attr("block_size", 0), to.name), x, scale, zero)
 
 

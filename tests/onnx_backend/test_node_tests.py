@@ -11,6 +11,14 @@ CHUNKS = 16
 DISPUTED = {"test_maxunpool_export_with_output_shape"}
 """Counts places in another tensor than MaxPool does, onnx/onnx#2398; onnxruntime leaves it out, too."""
 
+INEXACT = {
+    "test_attention_4d_causal_fp16",
+    "test_attention_4d_causal_fp16_expanded",
+    "test_dft_inverse",
+    "test_dft_inverse_opset19",
+}
+"""Outside ONNX's tolerance on some machines, but compiled."""
+
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_listed_tests_pass(chunk):
@@ -26,6 +34,7 @@ def test_other_tests_pass_or_name_their_operator(chunk):
         outcome = run_case(cases()[name], prepare)
         assert outcome.kind in ("pass", "unsupported", "inexact"), f"{name}: {outcome.detail}"
         if outcome.kind == "unsupported":
+            assert name not in INEXACT, f"{name}: {outcome.detail}"
             graph = cases()[name].model.graph
             names = [n.op_type for n in graph.node] + [repr(i.name) for i in graph.input] + ["opset"]
             assert any(n in outcome.detail for n in names), f"{name}: {outcome.detail}"

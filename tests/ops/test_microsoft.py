@@ -54,6 +54,8 @@ FUSED = [
     own("Range", (scalar(1), scalar(5.5)), constant=True),
     own("Range", (scalar(1), scalar(5.5), scalar(1.5)), constant=True),
     own("Trilu", (f32(5, 4), scalar(1, np.int64)), upper=0),
+    own("GatherND", (f32(3, 4), np.array([[0, 1], [2, 3]]))),
+    own("GridSample", (f32(1, 2, 4, 5), f32(1, 3, 3, 2)), mode="bilinear", padding_mode="border"),
     own("FusedMatMul", (f32(3, 4, 5), f32(3, 6, 4)), transA=1, transB=1, alpha=0.3),
     own("FusedMatMul", (f32(4), f32(3, 4, 5)), transA=1),
     own("TransposeMatMul", (f32(3, 5, 4), f32(3, 6, 4)), transB=1),
@@ -396,8 +398,26 @@ REFUSED = {
     "a quantised cache": decoding(1, 3, rest=(None,) * 5 + (f32(1),)),
     "an output of the scores": decoding(1, 3, outputs=4),
     "scores f32[1,4,3,6] that are added": decoding(1, 3, rest=(None,) * 3 + (f32(1, 4, 3, 6),)),
+    "dequantising to i32": Node(
+        "DequantizeLinear", (np.zeros(4, np.uint8), scalar(0.5)), {"output_dtype": 6}, opset=23
+    ),
     "output 'y1'": own("SkipLayerNormalization", (X, X, WIDE), 2),
 }
+
+
+def test_bias_add() -> None:
+    """onnxruntime has it on GPUs only."""
+    x, bias, skip = f32(2, 4, 5), f32(5), f32(2, 4, 5)
+    node = own("BiasAdd", (x, bias, skip))
+    (result,) = interpret(import_onnx(node.model()), node.feeds()).values()
+    np.testing.assert_allclose(result, x + bias + skip, rtol=1e-6)
+
+
+def test_steps_without_a_cache() -> None:
+    """Those that were before are nowhere."""
+    for steps, whole in ((1, 5), (3, 7), (3, 2)):
+        with pytest.raises(ModelError, match=f"{whole} steps, {steps} of them new, without a cache"):
+            import_onnx(decoding(1, steps, (4,), None, whole).model())
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -427,6 +427,18 @@ def test_sums_of_bytes_are_quantised_without_a_division():
     assert_same(before, after)
 
 
+def test_long_sums_are_quantised_as_they_are():
+    def body(g, x):
+        real = g.one(DequantizeLinear(), x, g.const(num(0.02)), g.const(np.array(-5, np.int8)))
+        total = real
+        for _ in range(5000):
+            total = g.one(Binary("add"), total, real)
+        return g.one(QuantizeLinear(to="u8"), total, g.const(num(31)), g.const(np.array(7, np.uint8)))
+
+    before = make({"x": "i8[5]"}, body)
+    assert_same(before, simplify(before))
+
+
 def test_integers_that_others_read_stay():
     def body(g, x):
         bytes = g.one(Cast("u8"), unary(g, "round", x))
