@@ -56,6 +56,8 @@ class KernelTask:
         layouts = " ".join(f"{name}:{layout}" for name, layout in sorted(self.layouts))
         consts = " ".join(sorted(self.constants))
         machine = f"{self.target.name}/{self.target.cpu}"
+        if self.algorithm == "cells" and self.target.gpu and self.target.gpu.together:
+            machine += "+together"  # whose blocks may run all steps in one kernel: other configs, other times
         return (
             f"{self.name} {self.algorithm} {machine} threads={self.threads}\n{what}\n"
             f"layouts {layouts}\nconstants {consts}\ntransformed {self.transformed}"

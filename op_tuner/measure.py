@@ -33,7 +33,7 @@ from ..compiler.kernel_task import Config, KernelTask, RejectedConfig
 from ..compiler.lower.lower import finished, lower
 from ..compiler.opencl_device import OpenCLDevice, find_device
 from ..compiler.target import Target, host, host_features
-from ..errors import InputError, InternalError, RunError
+from ..errors import InputError, InternalError, RunError, ToolError
 from ..runtime import binding
 from ..runtime.build import DeviceCode
 from ..runtime.nvcc import fatbin, find_nvcc
@@ -171,6 +171,8 @@ def run(
     given = operands(task, check)
     try:
         runner = _Runner(task.target, built, given, threads, evict)
+    except ToolError as error:  # the GPU is not there at the moment: not the candidate's failure
+        return Measurement.failed("exit", str(error), built.config)
     except (MemoryError, RunError) as error:
         short = not task.target.gpu or isinstance(error, MemoryError)
         what = "memory" if short else "build"

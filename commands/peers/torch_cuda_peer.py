@@ -70,6 +70,8 @@ def set_precision(precision: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = True
+    if hasattr(torch.backends.cudnn, "fp32_precision"):  # which what `compile` generates itself goes by
+        torch.backends.cudnn.fp32_precision = "tf32" if precision == "tf32" else "ieee"
 
 
 class TorchCudaRunner(Runner):

@@ -42,7 +42,10 @@ static uint64_t slot_count(const burnish_context *c) {
 static uint64_t round_up(uint64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 static int32_t enter(const burnish_context *c, burnish_error *error) {
-  cu_result code = burnish_cu.cuCtxPushCurrent_v2(module_of(c)->context);
+  int32_t status = burnish_cuda_in_opening_process(error);
+  cu_result code;
+  if (status) return status;
+  code = burnish_cu.cuCtxPushCurrent_v2(module_of(c)->context);
   return code ? burnish_cuda_failed(error, "cuCtxPushCurrent", code) : BURNISH_OK;
 }
 

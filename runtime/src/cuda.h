@@ -20,6 +20,9 @@ extern cuda_api burnish_cu;
 /* Fails with the driver's name and text of a code. */
 int32_t burnish_cuda_failed(burnish_error *error, const char *what, cu_result code);
 
+/* Fails in children of the process that opened the driver. */
+int32_t burnish_cuda_in_opening_process(burnish_error *error);
+
 /* `load` and `unload` of the device. */
 int32_t burnish_cuda_load(const burnish_image *image, void **loaded, burnish_error *error);
 void burnish_cuda_unload(void *loaded);

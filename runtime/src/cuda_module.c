@@ -2,11 +2,13 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "cuda.h"
 
 cuda_api burnish_cu;
 static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
+static pid_t opened_by;
 
 int32_t burnish_cuda_failed(burnish_error *error, const char *what, cu_result code) {
   const char *name = NULL, *text = NULL;
@@ -17,6 +19,13 @@ int32_t burnish_cuda_failed(burnish_error *error, const char *what, cu_result co
 }
 
 /* --- the driver and its device --- */
+
+int32_t burnish_cuda_in_opening_process(burnish_error *error) {
+  if (getpid() == opened_by) return BURNISH_OK;
+  return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
+                      "CUDA was opened before this process was forked, which its driver does not survive; open "
+                      "modules for CUDA in the child only, or start it anew (multiprocessing: spawn)");
+}
 
 static int32_t load_library(burnish_error *error) {
   void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -34,6 +43,7 @@ static int32_t load_library(burnish_error *error) {
   }
   CU_FUNCTIONS(X)
 #undef X
+  opened_by = getpid();
   return BURNISH_OK;
 }
 
@@ -44,7 +54,16 @@ static int32_t open_library(burnish_error *error) {
   if (!loaded) status = load_library(error);
   loaded = !status;
   pthread_mutex_unlock(&library_lock);
-  return status;
+  return status ? status : burnish_cuda_in_opening_process(error);
+}
+
+static int32_t no_device(burnish_error *error, cu_result code) {
+  const char *name = "no device";
+  if (code) burnish_cu.cuGetErrorName(code, &name);
+  return burnish_fail(error, BURNISH_NO_DEVICE, -1,
+                      "this module needs an NVIDIA GPU, but the driver offers none (%s); see nvidia-smi and "
+                      "CUDA_VISIBLE_DEVICES",
+                      name);
 }
 
 /* The first device; the driver's CUDA_VISIBLE_DEVICES says which that is. */
@@ -53,13 +72,7 @@ static int32_t choose_device(cu_device *device, burnish_error *error) {
   cu_result code = burnish_cu.cuInit(0);
   if (!code) code = burnish_cu.cuDeviceGetCount(&count);
   if (!code && count) code = burnish_cu.cuDeviceGet(device, 0);
-  if (!code && count) return BURNISH_OK;
-  const char *name = "no device";
-  if (code) burnish_cu.cuGetErrorName(code, &name);
-  return burnish_fail(error, BURNISH_NO_DEVICE, -1,
-                      "this module needs an NVIDIA GPU, but the driver offers none (%s); see nvidia-smi and "
-                      "CUDA_VISIBLE_DEVICES",
-                      name);
+  return !code && count ? BURNISH_OK : no_device(error, code);
 }
 
 /* What a device allows, and its architecture as a number: 80 for sm_80. */
@@ -137,7 +150,8 @@ static int32_t load(const burnish_image *image, cuda_module *m, burnish_error *e
   code = burnish_cu.cuDevicePrimaryCtxRetain(&m->context, m->device);
   if (code) {
     m->context = NULL;
-    return burnish_cuda_failed(error, "cuDevicePrimaryCtxRetain", code);
+    return code == CU_OUT_OF_MEMORY ? burnish_cuda_failed(error, "cuDevicePrimaryCtxRetain", code)
+                                    : no_device(error, code); /* another process has it to itself */
   }
   code = burnish_cu.cuCtxPushCurrent_v2(m->context);
   if (code) return burnish_cuda_failed(error, "cuCtxPushCurrent", code);

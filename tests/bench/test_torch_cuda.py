@@ -25,8 +25,10 @@ def torch():
     torch = pytest.importorskip("torch")
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    generated = cudnn.fp32_precision
     yield torch
     matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+    cudnn.fp32_precision = generated
 
 
 @pytest.fixture
@@ -80,6 +82,7 @@ def test_eager_takes_the_faster_layout_and_sets_its_precision(torch, precision):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "tf32"
     assert runner.time(inputs, 3) > 0
     assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is (precision == "tf32")
+    assert torch.backends.cudnn.fp32_precision == {"f32": "ieee", "tf32": "tf32"}[precision]
     runner.close()
 
 

@@ -16,12 +16,13 @@ from burnish.compiler.codegen import device_code
 from burnish.compiler.codegen.kernel_code import Launch
 from burnish.compiler.cuda_device import is_usable
 from burnish.compiler.ir.plan import encode
-from burnish.errors import BurnishError, RunError, ToolError
+from burnish.errors import BurnishError, NoMemoryError, RunError, ToolError
 from burnish.models import zoo
 from burnish.runtime.binding import device_module_from_memory
 from burnish.runtime.build import HERE, DeviceCode, include_dir, source_dir
 from burnish.runtime.nvcc import fatbin
 
+from ..compiled.forked import run_forked
 from .cuda_model import X, check, feeds, gather
 from .device import waiting
 from .fake_driver import NVCC, FakeDriver, has_real_driver
@@ -351,6 +352,33 @@ def program(tmp_path_factory, require_tool) -> Path:
     subprocess.run([*command, "-o", "main", "-pthread", "-ldl"], cwd=folder, check=True)
     (folder / "x.raw").write_bytes(X.tobytes())
     return folder / "main"
+
+
+def test_a_forked_child_is_told_that_it_cannot_run(driver, saved):
+    module = burnish.load(saved)
+    module.run(feeds((0, 1, 2)))
+
+    def ask(call: Callable[[], object]) -> str | None:
+        try:
+            call()
+        except RunError as error:
+            return None if "CUDA was opened before this process was forked" in str(error) else str(error)
+        return "it ran"
+
+    calls = [lambda: module.run(feeds((0, 1, 2))), lambda: burnish.load(saved).run(feeds())]
+    assert run_forked(calls, ask) == [None, None]
+    check(module.run(feeds((0, 1, 2))), (0, 1, 2))
+
+
+@pytest.mark.parametrize(("code", "kind"), [(46, ToolError), (OUT_OF_MEMORY, NoMemoryError)])
+def test_a_gpu_that_another_process_has(driver, saved, code, kind):
+    check(burnish.load(saved).run(feeds()))
+    at = driver.calls.index("cuDevicePrimaryCtxRetain")
+    driver.reset(at, code)
+    with pytest.raises(kind, match=r"the driver offers none \(|cuDevicePrimaryCtxRetain failed"):
+        burnish.load(saved).run(feeds())
+    driver.reset()
+    check(burnish.load(saved).run(feeds()))
 
 
 @pytest.mark.skipif(has_real_driver(), reason="a driver is here")

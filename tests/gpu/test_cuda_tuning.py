@@ -14,8 +14,9 @@ from burnish.compiler import cuda_device, target
 from burnish.compiler.cuda_device import CudaDevice
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.target import TARGETS, get_target
-from burnish.errors import InputError, NoMemoryError
+from burnish.errors import InputError, NoMemoryError, ToolError
 from burnish.op_tuner import hardware, measure
+from burnish.op_tuner.costs import PASSING
 from onnx import TensorProto, helper, numpy_helper, save
 
 from ..op_tuner.tasks import op_task
@@ -42,6 +43,27 @@ def test_outcomes(run):
     assert right.split()[0] == "None" and int(right.split()[1]) >= 3 and right.split()[2] == "True"
     assert rejected.startswith("rejected") and "lane=3" in rejected
     assert wrong.startswith("wrong") and failed.startswith("build")
+
+
+def test_a_gpu_that_is_not_there_is_no_failure_of_the_candidate(monkeypatch):
+    def gone(*arguments):
+        raise ToolError("the driver offers none")
+
+    monkeypatch.setattr(measure, "_Runner", gone)
+    task = op_task(MatMul(), "f32[4,5]", "f32[5,6]", target=get_target("cuda-sm80"))
+    result = measure.run(task, measure.Built(None, (), {}), threads=1)
+    assert result.error in PASSING and "offers none" in result.detail
+
+
+def test_recurrences_of_blocks_that_wait_have_records_of_their_own():
+    apart = get_target("cuda-sm90")
+    together = replace(apart, gpu=replace(apart.gpu, together=True))
+    for algorithm, same in (("cells", False), ("tiles", True)):
+        a, b = (
+            replace(op_task(MatMul(), "f32[4,5]", "f32[5,6]", target=t), algorithm=algorithm)
+            for t in (apart, together)
+        )
+        assert (a.digest == b.digest) is same
 
 
 @pytest.fixture
