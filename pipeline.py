@@ -32,7 +32,7 @@ from .graph_passes.multiply_bytes import multiply_bytes
 from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.setup import split_setup
-from .graph_passes.simplify import simplify
+from .graph_passes.simplify import share, simplify
 from .graph_passes.task_cost import TaskCost, plan_choices, price_graph
 from .graph_passes.transposed import convolve_transposed
 from .kernel_cache import KernelStore
@@ -165,7 +165,7 @@ def passes(
 
     return {
         "multiply_bytes": lambda graph: multiply_bytes(graph, target),
-        "fold": fold,
+        "fold": lambda graph: fold(share(graph)),  # what is computed of one constant again and again, once
         "simplify": simplify,
         "convolve_transposed": convolve_transposed,
         "fold_again": fold,  # simplification moves arithmetic onto weights

@@ -16,7 +16,9 @@ from .simplify_quantised import QUANTISED
 RULES: tuple[Rule, ...] = (*QUANTISED, *MOVEMENT, *ARITHMETIC, *LINEAR)
 MAX_ROUNDS = 100
 """Every rule shrinks or canonicalises, so that a network settles within a few."""
-_SHARED_BYTES = 4096  # constants up to this size are compared with each other
+_SHARED_BYTES = (
+    4096  # constants up to this size are compared with each other; of larger ones, whether they are one
+)
 
 
 def simplify(graph: Graph, fired: Counter[str] | None = None) -> Graph:
@@ -58,13 +60,14 @@ def _renamed(node: Node, names: dict[str, str]) -> Node:
 
 
 def share(graph: Graph) -> Graph:
-    """Equal operators on equal inputs are computed once; small constants of equal bits become one."""
+    """Equal operators on equal inputs are computed once; small constants of equal bits become one, and large
+    ones that are the same array."""
     first: dict[tuple, tuple[str, ...]] = {}
     names: dict[str, str] = {}
     for name, array in graph.constants.items():
-        if array.nbytes <= _SHARED_BYTES:
-            key = ("constant", array.dtype.str, array.shape, str(graph.types[name]), array.tobytes())
-            names[name] = first.setdefault(key, (name,))[0]
+        bits = array.tobytes() if array.nbytes <= _SHARED_BYTES else id(array)
+        key = ("constant", array.dtype.str, array.shape, str(graph.types[name]), bits)
+        names[name] = first.setdefault(key, (name,))[0]
     nodes: list[Node] = []
     for node in graph.nodes:
         node = _renamed(node, names)

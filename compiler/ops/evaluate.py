@@ -9,6 +9,10 @@ import numpy as np
 from ...errors import BurnishError, InternalError
 from ..ir.graph import Node
 from ..ir.types import TensorType
+from .window import window_limit
+
+MAX_WINDOWS = 512 << 20
+"""Bytes that all windows of an operator may take: beyond it, the operator stays in the graph."""
 
 
 def evaluate(
@@ -17,7 +21,7 @@ def evaluate(
     """The outputs, row-major; None if the reference reports an error, which then belongs to the run, or
     takes too much memory."""
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), window_limit(MAX_WINDOWS):
             results = node.op.reference(*arrays)
     except (BurnishError, ValueError, IndexError, ArithmeticError, MemoryError):
         return None

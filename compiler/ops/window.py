@@ -5,7 +5,10 @@ An output position o and a kernel tap k meet at the input position o·stride + k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -141,6 +144,21 @@ def read(x: Tensor, index: Sequence[Expr], guard: Expr, outside: Expr, to: DType
     return s.select(guard, s.cast(x[tuple(index)], to), outside)
 
 
+_limit: ContextVar[float] = ContextVar(
+    "most bytes that all windows of an operator may take", default=math.inf
+)
+
+
+@contextmanager
+def window_limit(nbytes: int) -> Iterator[None]:
+    """In here references raise MemoryError where they would write out more."""
+    before = _limit.set(nbytes)
+    try:
+        yield
+    finally:
+        _limit.reset(before)
+
+
 def windows(
     x: np.ndarray,
     kernel: Sequence[int],
@@ -156,6 +174,9 @@ def windows(
     for a in range(rank):
         need = (outs[a] - 1) * strides[a] + (kernel[a] - 1) * dilations[a] + 1
         widths.append((pads[a], max(need - pads[a] - x.shape[2 + a], 0)))
+    sizes = (*x.shape[:2], *(n + sum(pair) for n, pair in zip(x.shape[2:], widths[2:])))
+    if 8 * max(math.prod(sizes), math.prod((*x.shape[:2], *outs, *kernel))) > _limit.get():
+        raise MemoryError("the windows of an operator that is evaluated when compiling")
     padded = np.pad(x, widths, constant_values=fill)
     spans = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations))
     if 0 in outs or 0 in padded.shape:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from onnx import TensorProto
 
 from ...compiler.ir.graph import Graph, Node, prune
 from ...compiler.ir.types import TensorType, dtype_of
@@ -15,6 +17,7 @@ from ...compiler.ops.evaluate import evaluate
 from ...compiler.ops.quantize import of_weights
 from ...errors import ModelError
 from .external_data import checked_bytes
+from .narrow import stored_array
 
 EAGER_BYTES = 1 << 20
 """Operators on constants are evaluated at once where inputs and outputs together stay below this."""
@@ -40,6 +43,7 @@ class GraphBuilder(Decomposer):
         self.narrow: dict[str, str] = {}  # constants of a type that a wider one holds → ONNX's name of it
         self._age: dict[str, int] = {}  # value → how many were made before it
         self._made = 0
+        self._stored: dict[int, tuple[TensorProto, tuple[np.ndarray, str]]] = {}  # by the tensor's identity
         self._evaluated_bytes = 0
         self._asked: dict[str, np.ndarray] = {}  # values of nodes that stay
 
@@ -70,6 +74,12 @@ class GraphBuilder(Decomposer):
     def _grow(self, name: str) -> None:
         self._age[name] = self._made
         self._made += 1
+
+    def stored(self, tensor: TensorProto, folder: Path | None, what: str) -> tuple[np.ndarray, str]:
+        """`stored_array`, read once of a tensor in a body that is imported for each iteration."""
+        if id(tensor) not in self._stored:
+            self._stored[id(tensor)] = tensor, stored_array(tensor, folder, what)
+        return self._stored[id(tensor)][1]
 
     def const(self, array: np.ndarray, hint: str = "const", narrow: str = "") -> str:
         name = self.fresh(hint)

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Error as MessageError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ...errors import InputError, ModelError, UnsupportedError
@@ -230,7 +231,7 @@ def _run_checker(model: ModelProto) -> None:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"the model is not valid ONNX: {_one_line(str(error))}") from None
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, MessageError) as error:
         raise ModelError(f"the model cannot be checked: {_one_line(str(error))}") from None
 
 

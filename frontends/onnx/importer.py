@@ -25,7 +25,7 @@ from .check import MAX_DEPTH, NEWEST_OPSET, Model, load, node_label, opset_impor
 from .control_flow import CONTROL_FLOW
 from .functions import bind_attributes, onnx_function
 from .interface import check_declared, resolve_inputs
-from .narrow import READERS, stored_array
+from .narrow import READERS
 from .registry import NodeContext, find_rule
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Importer:
             raise UnsupportedError(f"initializer {sparse.values.name!r} is sparse, which is not supported")
         for t in graph.initializer:
             if t.name not in skip:
-                array, narrow = stored_array(t, self.model.folder, f"initializer {t.name!r}")
+                array, narrow = self.g.stored(t, self.model.folder, f"initializer {t.name!r}")
                 name = self._define(t.name, scope)
                 self.g.add_constant(name, array, narrow)
                 scope.values[t.name] = name

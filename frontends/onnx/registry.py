@@ -102,6 +102,13 @@ class NodeContext:
                 return list(value) if isinstance(value, (list, tuple)) or hasattr(value, "append") else value
         return default
 
+    def choice(self, name: str, default: str, *others: str) -> str:
+        """An attribute that is one of these words; UnsupportedError of others."""
+        value: str = self.attr(name, default)
+        if value not in (default, *others):
+            raise self.unsupported(f"{name}={value!r}", f"expected one of {', '.join((default, *others))}")
+        return value
+
     def required(self, name: str) -> Any:
         value = self.attr(name)
         if value is None:

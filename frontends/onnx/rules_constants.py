@@ -10,7 +10,6 @@ from ...compiler.ir.types import F32, DType, dtype_of
 from ...compiler.ops.movement import Expand
 from ...errors import ModelError
 from .external_data import MAX_MADE_BYTES, checked_bytes, onnx_dtype, tensor_array
-from .narrow import stored_array
 from .registry import NodeContext, onnx
 from .rules_quantize import dtype_attribute
 
@@ -20,7 +19,8 @@ def constant(c: NodeContext):
     (attribute,) = c.node.attribute
     match attribute.name:
         case "value":
-            return c.const(*stored_array(attribute.t, None, c.label))
+            array, narrow = c.g.stored(attribute.t, None, c.label)
+            return c.const(array, narrow=narrow)
         case "value_float" | "value_floats":
             return c.const(np.array(c.attr(attribute.name), np.float32))
         case "value_int" | "value_ints":

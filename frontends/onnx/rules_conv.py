@@ -77,12 +77,13 @@ def conv_transpose(c: NodeContext, x: str, w: str, bias: str | None = None) -> t
         (n - 1) * st + (k - 1) * d + 1 + e
         for n, k, st, d, e in zip(spatial, v.kernel, v.strides, v.dilations, extra)
     )
-    auto_pad = c.attr("auto_pad", "NOTSET")
+    auto_pad = c.choice("auto_pad", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
     sizes = tuple(c.attr("output_shape") or ())[-rank:]
     if not sizes and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         sizes = tuple(min(n * st, f) for n, st, f in zip(spatial, v.strides, full))
     if sizes:
         totals = [max(f - n, 0) for f, n in zip(full, sizes)]
+        # before opset 11 the text says it the other way round; onnxruntime takes the new one for all
         begins = tuple(t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in totals)
     else:
         pads = (0,) * 2 * rank if auto_pad == "VALID" else v.pads

@@ -51,7 +51,9 @@ def scatter_nd(c: NodeContext, x: str, indices: str, updates: str):
 @onnx("TensorScatter")
 def tensor_scatter(c: NodeContext, past: str, update: str, start: str | None = None):
     axis = axis_of(c.attr("axis", -2), c.type(past).rank)
-    return c.emit(TensorScatter(axis, c.attr("mode", "linear") == "circular"), past, update, start)
+    return c.emit(
+        TensorScatter(axis, c.choice("mode", "linear", "circular") == "circular"), past, update, start
+    )
 
 
 @onnx("OneHot")

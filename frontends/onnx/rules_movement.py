@@ -154,6 +154,8 @@ def split(c: NodeContext, x: str, sizes: str | None = None):
     given = c.ints(sizes, "split") if sizes else c.attr("split")
     if given is None:
         count = c.attr("num_outputs", c.output_count)
+        if count != c.output_count:
+            raise ModelError(f"{c.label}: num_outputs is {count}, but it has {c.output_count} outputs")
         size = -(-dims[axis] // count)
         given = [max(0, min(size, dims[axis] - n * size)) for n in range(count)]
     if sum(given) != dims[axis] or len(given) < c.output_count or any(n < 0 for n in given):
@@ -225,7 +227,7 @@ def _block_size(c: NodeContext) -> int:
 def depth_to_space(c: NodeContext, x: str):
     n, depth, h, w = c.type(x).dims
     block = _block_size(c)
-    column_first = c.attr("mode", "DCR") == "CRD"
+    column_first = c.choice("mode", "DCR", "CRD") == "CRD"
     inner = depth // block**2
     split = (n, inner, block, block, h, w) if column_first else (n, block, block, inner, h, w)
     perm = (0, 1, 4, 2, 5, 3) if column_first else (0, 3, 4, 1, 5, 2)
@@ -237,7 +239,7 @@ def depth_to_space(c: NodeContext, x: str):
 def space_to_depth(c: NodeContext, x: str):
     n, depth, h, w = c.type(x).dims
     block = _block_size(c)
-    perm = (0, 1, 3, 5, 2, 4) if c.attr("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    perm = (0, 1, 3, 5, 2, 4) if c.choice("mode", "DCR", "CRD") == "CRD" else (0, 3, 5, 1, 2, 4)
     moved = c.one(Transpose(perm), c.one(Reshape((n, depth, h // block, block, w // block, block)), x))
     return c.emit(Reshape((n, depth * block**2, h // block, w // block)), moved)
 

@@ -31,7 +31,7 @@ def quantize(c: NodeContext, x: str, scale: str, zero: str | None = None) -> tup
     precision = dtype_attribute(c, "precision", c.type(scale).dtype)
     if not to.is_integer or not precision.is_float:
         raise c.unsupported(f"quantisation to {to} with {precision} scales")
-    if c.attr("precision", 0):
+    if c.attr("precision", 0) or (c.type(x).dtype.is_float and c.type(x).dtype is not precision):
         x, scale = (c.one(Cast(precision.name), value) for value in (x, scale))
     op = QuantizeLinear(c.attr("axis", 1), c.attr("block_size", 0), to.name, precision.name)
     return c.emit(op, x, scale, zero)

@@ -94,7 +94,7 @@ def resize(
         tuple(factors),
         c.attr("mode", "nearest"),
         coordinates,
-        c.attr("nearest_mode", "round_prefer_floor"),
+        c.choice("nearest_mode", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
         c.attr("cubic_coeff_a", -0.75),
         bool(c.attr("exclude_outside", 0)),
         bool(c.attr("antialias", 0)),

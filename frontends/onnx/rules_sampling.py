@@ -28,14 +28,15 @@ def deform_conv(
 
 @onnx("RoiAlign", since=10)
 def roi_align(c: NodeContext, x: str, rois: str, batch: str) -> tuple[str, ...]:
-    default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
+    places = ("half_pixel", "output_half_pixel")
+    places = places if c.opset >= 16 else places[::-1]
     op = RoiAlign(
         c.attr("output_height", 1),
         c.attr("output_width", 1),
         c.attr("sampling_ratio", 0),
         c.attr("spatial_scale", 1.0),
         c.attr("mode", "avg"),
-        c.attr("coordinate_transformation_mode", default) == "half_pixel",
+        c.choice("coordinate_transformation_mode", *places) == "half_pixel",
     )
     return c.emit(op, x, rois, batch)
 

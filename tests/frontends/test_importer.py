@@ -18,6 +18,8 @@ from burnish.errors import (
     UnsupportedError,
 )
 from burnish.frontends.onnx.importer import import_onnx
+from burnish.graph_passes.fold import fold
+from burnish.graph_passes.simplify import share, simplify
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
@@ -290,6 +292,39 @@ def test_an_operator_that_was_deprecated_for_how_it_was_specified():
     np.testing.assert_allclose(out["y"], expected.reshape(x.shape), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: node("MaxPool", ["w"], ["y"], kernel_shape=[175, 175]),
+        lambda: node("MaxPool", ["w"], ["y"], kernel_shape=[1 << 30, 1], pads=[(1 << 30) - 1, 0, 0, 0]),
+        lambda: node("Conv", ["w", "v"], ["y"]),
+    ],
+)
+def test_windows_that_take_gigabytes_are_left_to_the_run(make):
+    weights = [weight("w", np.ones((1, 1, 350, 350))), weight("v", np.ones((1, 1, 100, 100)))]
+    tracemalloc.start()
+    g = fold(import_onnx(model([make()], [], [untyped("y")], weights)))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 28 and set(ops(g)) & {"MaxPool", "Conv"}
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (lambda: node("DepthToSpace", ["a"], ["y"], blocksize=1, mode="crd"), [(1, 4, 2, 2)]),
+        (lambda: node("TensorScatter", ["a", "b"], ["y"], mode="ring"), [(1, 4, 2), (1, 1, 2)]),
+        (lambda: node("ConvTranspose", ["a", "b"], ["y"], auto_pad="SAME"), [(1, 1, 4), (1, 1, 3)]),
+        (lambda: node("Resize", ["a", "", "s"], ["y"], nearest_mode="simple"), [(2, 3)]),
+    ],
+)
+def test_words_that_an_attribute_does_not_have(make, shapes):
+    inputs = [value(name, shape) for name, shape in zip("ab", shapes)]
+    m = model([make()], inputs, [untyped("y")], [weight("s", [2, 2])], opset=24)
+    with pytest.raises(UnsupportedError, match=rf"\({m.graph.node[0].op_type}\): .*; expected one of"):
+        import_onnx(m)
+
+
 class TestSizes:
     M = model(
         [node("Add", ["x", "z"], ["y"])],
@@ -517,6 +552,33 @@ class TestControlFlow:
         steps = np.cumsum(ARRAY[:, ::-1], 1)
         np.testing.assert_array_equal(out["y"], steps[:, -1])
         np.testing.assert_array_equal(out["all"], steps * ARRAY[:, ::-1])
+
+    def test_weights_of_a_body_are_stored_once(self):
+        weights = np.arange(512 * 512, dtype=np.float32).reshape(512, 512) / 512**2
+        body = graph(
+            [
+                node("Constant", [], ["v"], value=weight("v", weights + 1)),
+                node("Transpose", ["w"], ["turned"], perm=[1, 0]),
+                node("MatMul", ["state", "turned"], ["once"]),
+                node("MatMul", ["once", "v"], ["twice"]),
+                node("Add", ["twice", "part"], ["next"]),
+            ],
+            [value("state", (1, 512)), value("part", (1, 512))],
+            [value("next", (1, 512))],
+            [weight("w", weights)],
+        )
+        scan = node("Scan", ["zero", "x"], ["y"], body=body, num_scan_inputs=1)
+        m = model([scan], [value("x", (5, 1, 512))], [untyped("y")], [weight("zero", np.zeros((1, 512)))])
+        x = np.random.default_rng(0).standard_normal((5, 1, 512)).astype(np.float32) / 512**2
+        g, out = run(m, {"x": x})
+        assert len({id(a) for a in g.constants.values() if a.size == 512 * 512}) == 2
+        small = simplify(fold(share(g)))
+        assert sum(a.size == 512 * 512 for a in small.constants.values()) == 2
+        state = np.zeros((1, 512))
+        for part in x.astype(np.float64):
+            state = state @ weights.T.astype(np.float64) @ (weights + 1) + part
+        for found in (out["y"], interpret(small, {"x": x})["y"]):
+            np.testing.assert_allclose(found, state, rtol=1e-4)
 
     @pytest.mark.parametrize(
         ("attributes", "message"),

@@ -83,6 +83,7 @@ NODES = [
     (helper.make_node("NonZero", ["x"], ["y"], "n"), NeedsValueError, "'x'"),
     (helper.make_node("Concat", ["x", "x"], ["y"], "k", axis=2), ModelError, "axis 2"),
     (helper.make_node("Split", ["x"], ["a", "b"], "s", axis=5, num_outputs=2), ModelError, "axis 5"),
+    (helper.make_node("Split", ["x"], ["a", "b"], "s", num_outputs=10**9), ModelError, "it has 2 outputs"),
 ]
 
 

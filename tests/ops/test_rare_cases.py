@@ -85,6 +85,10 @@ CASES: dict[str, tuple[Node, Array]] = {
              {"precision": 10}, opset=23),
         np.array([686], np.uint16),
     ),
+    "quantising in f16 as the scale is": (
+        Node("QuantizeLinear", (floats(2055), np.array(3, np.float16), np.array(0, np.uint16)), opset=23),
+        np.array([686], np.uint16),
+    ),
     "a spectrum of all samples": (
         Node("STFT", (X, np.array(4)), opset=17),
         np.stack([(f := np.fft.rfft(X[:, None, :, 0])).real, f.imag], -1).astype(np.float32),
