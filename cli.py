@@ -60,7 +60,7 @@ class Cli(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Exit codes: 0 done, 1 an error or a mismatch, 2 a wrong command line, 130 interrupted."""
+        """Exit codes: 0 done, 1 an error or a mismatch, 2 what click refuses, 130 interrupted."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:

@@ -1,4 +1,4 @@
-"""Every knob that is read from the environment, in one place. `burnish settings` lists them."""
+"""Burnish's own environment variables, in one place. `burnish settings` lists them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CACHE_DIR = Knob(
     "BURNISH_CACHE_DIR",
     _user_cache(),
     "folder for compiled kernels and the compiled runtime, which `burnish cache` shows and deletes, and for "
-    "records.jsonl, what `burnish tune` has measured",
+    "records.jsonl, what `burnish tune` has measured, and pace.jsonl, the pace that its times are given at",
 )
 DEBUG = Knob(
     "BURNISH_DEBUG",

@@ -3,7 +3,6 @@ board, bench_counts.py counts instructions and bench_counts_report.py prints."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,17 +17,16 @@ from rich.console import Console
 from rich.status import Status
 
 from ..compiler.cuda_device import CudaDevice, is_usable
-from ..compiler.target import Target, get_target, runs_here
+from ..compiler.target import Target, get_target
 from ..errors import InputError
 from ..graph_passes.plan_layout import PRECISIONS
 from ..module import Module
 from ..op_tuner.child import ChildEnded, answer_of
 from ..op_tuner.measure import find_gpu
 from ..op_tuner.records import default_path
-from ..op_tuner.simulated import ARCHITECTURES
 from ..pipeline import compile as compile_model
 from ..pipeline import records_path, require_precision
-from ..tuning import Tuning, tune
+from ..tuning import simulates
 from . import bench_counts_report, bench_report, peers
 from .bench import BenchResult, bench
 from .bench_apart import compare_apart
@@ -45,8 +43,8 @@ from .options import (
     parse_optional_counts,
     parse_precisions,
 )
-from .progress import announce, show_progress
 from .source import find_source, static_model
+from .tune_first import tune_first
 
 Networks = Sequence[tuple[str, onnx.ModelProto]]
 
@@ -57,7 +55,8 @@ Networks = Sequence[tuple[str, onnx.ModelProto]]
     "--against",
     metavar="NAMES",
     help=f"Other libraries: {', '.join(peers.NAMES)}, all, none. Those not installed are rows that say so. "
-    f"Default: {','.join(peers.DEFAULT)}. For CUDA targets: {', '.join(peers.CUDA)}; default: torch.",
+    f"Default: {','.join(peers.DEFAULT)}. For CUDA targets: {', '.join(peers.CUDA)}; default: torch. "
+    "Under an emulator: onnxruntime.",
 )
 @click.option(
     "--batch",
@@ -73,7 +72,8 @@ Networks = Sequence[tuple[str, onnx.ModelProto]]
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Every time taken."
 )
-@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="The tables as a page.")
+@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="The tables in Markdown.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="The tables as a page.")
 @click.option(
     "--tflite",
     multiple=True,
@@ -127,6 +127,7 @@ def command(
     rounds,
     json_file,
     markdown,
+    html,
     tflite,
     root,
     batches,
@@ -149,12 +150,12 @@ def command(
     CUDA --target all run on the GPU, where inputs and outputs lie, too. Rows that cannot be measured say why,
     which is no error: the exit code is 0.
     """
-    for path in (json_file, markdown):
+    for path in (json_file, markdown, html):
         if path:
             check_writable(path)
-    check_different(json_file, markdown, records, *(Path(m) for m in dict.fromkeys(models)))
+    check_different(json_file, markdown, html, records, *(Path(m) for m in dict.fromkeys(models)))
     machine = get_target(target)
-    emulated = machine.kind == "cpu" and machine.arch in ARCHITECTURES and not runs_here(machine)
+    emulated = simulates(machine)
     tuning = {"trials": trials, "budget": budget} if trials is not None or budget is not None else {}
     if emulated and (measure or tuning):
         raise InputError(f"{target} is not this machine, so nothing is timed; tune before, give --records")
@@ -218,6 +219,8 @@ def command(
     keep(result)
     if markdown:
         write_file(markdown, report.to_markdown())
+    if html:
+        write_file(html, report.to_html())
 
 
 def _counted(
@@ -346,23 +349,8 @@ def _tune(
 ) -> dict[tuple[str, int], float]:
     """Seconds that it took, by network and threads; a GPU's kernels are the same for all."""
     gpu = get_target(target).gpu is not None
-    console = Console(stderr=True)
     took: dict[tuple[str, int], float] = {}
     for count in threads[:1] if gpu else threads:
-        with show_progress(console) as progress:
-            found = tune(model, target=target, threads=count, progress=progress, announce=announce, **how)
-        said = f"tuned {name} for {count} thread{'s' * (count > 1)} in {found.seconds:.0f} s"
-        said += f": {_speed(found)}; {found.spent}"
-        console.print(said, highlight=False, soft_wrap=True, markup=False)
+        found = tune_first(name, model, count, target=target, **how)
         took |= {(name, n): found.seconds for n in (threads if gpu else (count,))}
-        if found.interrupted:
-            raise KeyboardInterrupt
     return took
-
-
-def _speed(found: Tuning) -> str:
-    """What a tuning found, and whether the network says so."""
-    if not found.after < math.inf:
-        return f"not all default configs were measured ({found.measured} configs); give it more time"
-    speed = f"kernels of {1e3 * found.before:.3f} ms take {1e3 * found.after:.3f} ms"
-    return f"{speed}; not compared in the network: {found.unconfirmed}" if found.unconfirmed else speed

@@ -9,13 +9,14 @@ from pathlib import Path
 import click
 
 from ..errors import InputError
+from ..op_tuner.clock import pace_path
 from ..op_tuner.records import default_path
 from ..settings import cache_dir
 from .files import megabytes
 
 
 @click.command("cache")
-@click.option("--clear", is_flag=True, help="Delete all of it; the next compilations take longer.")
+@click.option("--clear", is_flag=True, help="Delete what is compiled; the next compilations take longer.")
 @click.option("--path", is_flag=True, help="Print only the folder.")
 def command(clear, path):
     """Show where kernels, programs of GPUs and the compiled runtime are kept, and how much there is."""
@@ -36,6 +37,8 @@ def command(clear, path):
     if not clear and default_path().is_file():
         size = megabytes(default_path().stat().st_size)
         click.echo(f"{default_path().name}: {size}, what was measured; no cache, and never deleted here")
+    if not clear and pace_path().is_file():
+        click.echo(f"{pace_path().name}: the pace that times of this machine are given at; it stays, too")
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -16,8 +16,18 @@ from ..graph_passes.plan_layout import MODES
 from ..graph_passes.setup import WEIGHTS
 from ..pipeline import Module, optimise, passes, plan_options
 from .files import check_folder, check_writable, megabytes
-from .options import ACCURACY, MEASURE, MEMORY_LIMIT, PRECISION, RECORDS, THREADS, compile_options
+from .options import (
+    ACCURACY,
+    MEASURE,
+    MEMORY_LIMIT,
+    PRECISION,
+    RECORDS,
+    THREADS,
+    compile_options,
+    parse_duration,
+)
 from .source import find_source, open_module
+from .tune_first import tune_first
 
 
 @click.command("compile")
@@ -45,6 +55,14 @@ from .source import find_source, open_module
     help="Stored as kernels read them, or smaller, to be transformed when the module is opened.",
 )
 @MEASURE
+@click.option(
+    "--tune",
+    "trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Tune first: so many configs are measured.",
+)
+@click.option("--budget", callback=parse_duration, metavar="TIME", help="The same by time: 90s, 10m, 1.5h.")
 @RECORDS
 @click.option(
     "--stop-after", metavar="PASS", help="Print the graph after this pass (import, fold, …); write nothing."
@@ -70,6 +88,8 @@ def command(
     memory_limit,
     weights,
     measure,
+    trials,
+    budget,
     records,
     stop_after,
     dump,
@@ -82,10 +102,12 @@ def command(
     start = time.perf_counter()
     source = find_source(model, dims, only_model=True, values=values)
     log = Log(check_folder(dump) if dump else None)
+    tuning = {"trials": trials, "budget": budget} if trials is not None or budget is not None else {}
     if stop_after:
-        if measure or records or weights != WEIGHTS[0]:
+        if measure or tuning or records or weights != WEIGHTS[0]:
             raise InputError(
-                "--stop-after shows the graph by predicted costs; leave out --measure, --records, --weights"
+                "--stop-after shows the graph by predicted costs; leave out --measure, --tune, --budget, "
+                "--records, --weights"
             )
         machine = get_target(target)
         workers = workers_of(machine, threads)
@@ -110,9 +132,16 @@ def command(
     if output.suffix == ".a":
         check_writable(output.with_suffix(".h"))
     options = {"target": target, "cache": cache, "log": log, "plan": plan}
-    choices = {"accuracy": accuracy, "precision": precision, "weights": weights, "memory_limit": memory_limit}
+    bounds = {"accuracy": accuracy, "precision": precision, "memory_limit": memory_limit}
+    if tuning:
+        if records is not None:
+            check_writable(records, (".jsonl",))
+        sizes = {"shapes": shapes, "dims": dims, "target": target, "plan": plan}
+        found = tune_first(source.name, source.model, threads, records=records, **tuning, **sizes, **bounds)
+        records = found.records
     module = open_module(
-        source, shapes, dims, threads, measure=measure, records=records, **options, **choices
+        *(source, shapes, dims, threads),
+        **{"measure": measure, "records": records, "weights": weights, **options, **bounds},
     )
     module.save(output)
     click.echo(f"wrote {output}: {facts(module, output)}, {time.perf_counter() - start:.1f} s")

@@ -225,7 +225,10 @@ MEMORY_LIMIT = click.option(
     help="Most memory that weights, arena and scratch memory of a run take: 64MB, 1.5GiB.",
 )
 THREADS = click.option(
-    "--threads", type=click.IntRange(1, 1024), metavar="N", help="Number of threads (default: all cores)."
+    "--threads",
+    type=click.IntRange(1, MOST_THREADS),
+    metavar="N",
+    help="Number of threads (default: all cores; GPUs take one).",
 )
 SEED = click.option(
     "--seed",

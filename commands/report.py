@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,15 @@ class Report:
         with console.capture() as captured:
             self.show(console)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+    def to_html(self) -> str:
+        """A page of it, in the terminal's colours, that needs nothing else."""
+        width = max([WIDTH, *(len(line) for line in (*self.header, *self.summary))])
+        console = Console(
+            width=width, record=True, file=io.StringIO(), force_terminal=True, markup=False, emoji=False
+        )
+        self.show(console)
+        return console.export_html(inline_styles=True)
 
     def to_markdown(self) -> str:
         """The same for a page of documentation."""

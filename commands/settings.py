@@ -1,4 +1,4 @@
-"""`burnish settings`: the environment variables that Burnish reads."""
+"""`burnish settings`: Burnish's environment variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..settings import KNOBS
 
 @click.command("settings")
 def command():
-    """List every environment variable that Burnish reads, its value and what it does."""
+    """List Burnish's environment variables, its value and what it does."""
     for knob in KNOBS:
         value = f"{knob.value}" if knob.value is not None else f"{knob.default} (unset)"
         click.echo(f"{knob.name}={value}\n    {knob.meaning}")

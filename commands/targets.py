@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..compiler.target import TARGETS, Target, get_target, host
+from ..compiler.target import TARGETS, Target, get_target, host, this_cuda
 from ..errors import InputError
 
 
@@ -15,13 +15,14 @@ def command(name):
     if name is not None:
         click.echo(get_target(name).text())
         return
-    try:
-        click.echo(_line(host()))
-    except InputError as error:
-        click.echo(f"{'host':<12} {error}")
+    for own, find in (("host", host), ("cuda", this_cuda)):
+        try:
+            click.echo(_line(find(), own))
+        except InputError as error:
+            click.echo(f"{own:<12} {error}")
     for target in TARGETS.values():
-        click.echo(_line(target))
+        click.echo(_line(target, target.name))
 
 
-def _line(target: Target) -> str:
-    return f"{target.name:<12} {target.kind}, {target.cpu}, vectors of {target.vector_bits} bits"
+def _line(target: Target, name: str) -> str:
+    return f"{name:<12} {target.kind}, {target.cpu}, vectors of {target.vector_bits} bits"

@@ -68,7 +68,8 @@ def command(
 ):
     """Compare the outputs of a module (.so) or a model with those of another implementation.
 
-    Also runs with each number of threads, and saves, loads and runs again, which must give the same bits.
+    Also runs with each number of threads, and saves, loads and runs again, which must give the same bits;
+    other bits of other numbers of threads are said.
     Code for another machine (--target) runs under an emulator: `burnish settings` says which.
     Exit code 1 if any value is off by more than 1e-4 of its tensor's largest; by more than 1e-9 in f64,
     1e-2 in f16 and 5e-2 in bf16, which others round after every operator; at all in integers and bools.

@@ -9,10 +9,10 @@ import numpy as np
 
 from ..compiler.build_kernel import Kernel
 from ..compiler.ir.graph import Graph
-from ..compiler.ir.plan import BufferRef, Copy, KernelCall, Plan, PlanIO
+from ..compiler.ir.plan import ALIGNMENT, BufferRef, Copy, KernelCall, Plan, PlanIO
 from ..compiler.ir.types import TensorType
 from ..compiler.target import Target
-from .plan_memory import ALIGNMENT, Lifetime, plan_memory
+from .plan_memory import Lifetime, plan_memory
 from .views import find_views
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 64
+from ..compiler.ir.plan import ALIGNMENT
 
 
 @dataclass(frozen=True)

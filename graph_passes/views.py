@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..compiler.ir.graph import Graph, Node
+from ..compiler.ir.plan import ALIGNMENT
 from ..compiler.ir.types import Layout, TensorType
 from ..compiler.ops.byte_products import BYTES, PackBytes
 from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.movement import BlockedFlatten, Concat, Identity, Reshape, Slice
 from ..compiler.target import Target
-from .plan_memory import ALIGNMENT
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,15 @@ from .measure import Measurement
 from .records import append_lines
 
 
+def pace_path() -> Path:
+    return cache_dir() / "pace.jsonl"
+
+
 def at_usual_pace(result: Measurement, hardware: Hardware) -> Measurement:
     """With the seconds that it would have taken at the usual pace."""
     if result.error or not result.pace:
         return result
-    usual = _usual(hardware, cache_dir() / "pace.jsonl", result.pace)
+    usual = _usual(hardware, pace_path(), result.pace)
     return replace(result, seconds=result.seconds * result.pace / usual)
 
 

@@ -103,11 +103,6 @@ def _compiled(program: Program, order: str) -> Any:
     return namespace["run"]
 
 
-def python_source(program: Program) -> str:
-    """The Python that `interpret` runs, for whoever debugs it."""
-    return _Statements(program, "forward").write_program()
-
-
 def _has_barrier(body: Body | Stmt) -> bool:
     return any(isinstance(st, Barrier) and st.scope != "order" for st in walk(body))
 

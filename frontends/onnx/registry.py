@@ -135,9 +135,6 @@ class NodeContext:
             )
         return array
 
-    def optional_value(self, value: str | None, what: str) -> np.ndarray | None:
-        return None if value is None else self.value(value, what)
-
     def ints(self, value: str | None, what: str) -> tuple[int, ...]:
         return tuple(int(v) for v in np.asarray(self.value(value, what)).ravel())
 

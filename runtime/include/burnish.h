@@ -1,7 +1,7 @@
 /* Burnish: running a compiled model from C11 or C++.
  *
  * A module is one file, model.so, or an archive model.a with its header model.h. Both give one table of
- * functions, a `const burnish_api`, and need nothing but libc and pthreads. Usage (error handling cut short):
+ * functions, a `const burnish_api`, and need nothing but libc, pthreads and, of some models, libm. Usage (error handling cut short):
  *
  *     #include <burnish.h>                        // compile open.c of Burnish's runtime into the application
  *

@@ -311,14 +311,16 @@ def test_records_are_carried_from_file_to_file(burnish, error, tmp_path):
     assert burnish("records", "path").stdout.strip().endswith("records.jsonl")
 
 
-def test_bench_compares_and_writes_both_files(burnish, error, tmp_path):
-    files = ("--json", tmp_path / "b.json", "--markdown", tmp_path / "b.md")
+def test_bench_compares_and_writes_all_files(burnish, error, tmp_path):
+    files = ("--json", tmp_path / "b.json", "--markdown", tmp_path / "b.md", "--html", tmp_path / "b.html")
     options = ("--rounds", 1, "--threads", 1, "--against", "onnxruntime")
     assert "burnish" in burnish("bench", "digits", *options, *files).stdout
     rows = json.loads((tmp_path / "b.json").read_text())["groups"][0]["rows"]
     assert [row["contestant"] for row in rows] == ["burnish", "onnxruntime"]
     assert rows[0]["reason"] is None and len(rows[0]["seconds"]) == 1
     assert "| burnish | f32 |" in (tmp_path / "b.md").read_text()
+    page = (tmp_path / "b.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") and "digits, 1 thread" in page and "onnxruntime" in page
     assert "no peer 'abacus'" in error("bench", "digits", "--against", "abacus")
     assert "none of the models" in error("bench", "digits", "--tflite", "vgg=x.tflite")
 

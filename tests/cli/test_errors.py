@@ -47,7 +47,10 @@ def test_wrong_command_lines_exit_with_2(error):
         (["c3", "-o", "m.so", "--dim", "batch=2"], "the size 'batch' is given"),
         (["digits", "-o", "m.so", "--shape", "images:2x1x8x8"], "does not fit"),
         (["digits", "--stop-after", "lunch"], "expected one of import, multiply_bytes, fold"),
-        (["digits", "--stop-after", "fold", "--records", "r.jsonl"], "leave out --measure, --records"),
+        (
+            ["digits", "--stop-after", "fold", "--records", "r.jsonl"],
+            "leave out --measure, --tune, --budget, --records",
+        ),
         (["digits", "-o", "m.so", "--dim", f"batch={'9' * 5000}"], "expected NAME=SIZE"),
         (["digits", "-o", "m.so", "--dim", "batch=2", "--dim", "batch=3"], "--dim gives 'batch' twice"),
         (["digits", "-o", "m.so", "--memory-limit", f"{'9' * 400}GB"], "expected a size such as 64MB"),

@@ -72,10 +72,13 @@ def test_a_process_that_was_killed(process):
 def test_it_ends_with_its_parent():
     reading, writing = os.pipe()
     pid = os.fork()
-    if pid == 0:
-        process = Process()
-        os.write(writing, str(process.pid).encode())
-        time.sleep(1000)
+    if pid == 0:  # no pytest in here
+        try:
+            process = Process()
+            os.write(writing, str(process.pid).encode())
+            time.sleep(1000)
+        finally:
+            os._exit(1)
     child = int(os.read(reading, 20))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

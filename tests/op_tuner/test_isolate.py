@@ -79,15 +79,17 @@ def test_a_wrong_result():
 def test_the_child_ends_with_its_parent():
     reading, writing = os.pipe()
     pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
+    if pid == 0:  # no pytest in here
 
         def tell() -> None:
             os.write(writing, str(os.getpid()).encode())
             hang()
 
-        measure_isolated(double(), Doing(tell), **QUICK)
-        os._exit(0)
+        try:
+            os.setpgid(0, 0)
+            measure_isolated(double(), Doing(tell), **QUICK)
+        finally:
+            os._exit(1)
     child = int(os.read(reading, 20))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

@@ -154,6 +154,103 @@ def test_two_archives_in_one_application(kernels, tmp_path, require_tool):
     execute(require_tool("g++"), *STRICT, "-I.", "-fsyntax-only", "main.cpp", cwd=tmp_path)
 
 
+REFUSALS = r"""
+#include "squared.h"
+#include <stdio.h>
+#include <string.h>
+
+static int failed;
+static burnish_error error;
+#define EXPECT(what) do { if (!(what)) { printf("line %d: %s\n", __LINE__, #what); failed = 1; } } while (0)
+#define REFUSED(call) \
+  do { error.code = 0; EXPECT((call) == error.code && error.code == BURNISH_BAD_ARGUMENT); } while (0)
+
+static float x[64 * 16], y[64 * 16];
+
+int main(int argc, char **argv) {
+  const burnish_api *model = &burnish_squared;
+  burnish_options options = BURNISH_OPTIONS;
+  burnish_context *context, *second;
+  burnish_pool *pool;
+  burnish_tensor tensor;
+  burnish_step step;
+  burnish_file file;
+  burnish_open_options opening = {4, 0, 0};
+  int64_t took[8];
+  (void)argc;
+
+  EXPECT(model->check(model, &error) == BURNISH_OK && model->check(model, NULL) == BURNISH_OK);
+  EXPECT(model->input(model, -1, &tensor) == BURNISH_BAD_ARGUMENT);
+  EXPECT(model->input(model, 1, &tensor) == BURNISH_BAD_ARGUMENT);
+  EXPECT(model->output(model, 1, &tensor) == BURNISH_BAD_ARGUMENT);
+  EXPECT(model->step(model, 99, &step) == BURNISH_BAD_ARGUMENT);
+  EXPECT(model->step(model, -1, &step) == BURNISH_BAD_ARGUMENT);
+
+  REFUSED(model->create(model, NULL, NULL, &error));
+  options.size = 4;
+  REFUSED(model->create(model, &options, &context, &error));
+  REFUSED(model->prepare(model, &options, &error));
+  options.size = sizeof options;
+  for (int n = 0; n < 2; n++) {
+    options.threads = n ? BURNISH_MAX_THREADS + 1 : -1;
+    REFUSED(model->create(model, &options, &context, &error));
+    REFUSED(model->pool_create(options.threads, &pool, &error));
+  }
+  REFUSED(model->pool_create(1, NULL, &error));
+  REFUSED(burnish_open(argv[1], &opening, &file, &error));
+  REFUSED(burnish_open(NULL, NULL, &file, &error));
+  EXPECT(model->create(model, NULL, NULL, NULL) == BURNISH_BAD_ARGUMENT);
+
+  EXPECT(!model->prepare(model, NULL, &error) && !model->prepare(model, NULL, NULL));
+  EXPECT(!model->create(model, NULL, &context, &error) && model->threads(context) == 1);
+  EXPECT(model->bind_input(context, 0, x, sizeof x - 4) == BURNISH_BAD_ARGUMENT);
+  EXPECT(strstr(model->last_error(context)->message, "4092 bytes, expected 4096") != NULL);
+  EXPECT(model->bind_input(context, 0, (char *)x + 1, sizeof x) == BURNISH_BAD_ARGUMENT);
+  EXPECT(model->bind_input(context, 7, x, sizeof x) == BURNISH_BAD_ARGUMENT);
+  EXPECT(model->bind_output(context, -1, y, sizeof y) == BURNISH_BAD_ARGUMENT);
+  EXPECT(!model->input_data(context, -1) && !model->output_data(context, 1));
+  EXPECT(!model->device_data(context, 0, 0));
+  for (int i = 0; i < 64 * 16; i++) x[i] = 1;
+  EXPECT(!model->bind_input(context, 0, x, sizeof x) && !model->bind_output(context, 0, y, sizeof y));
+  EXPECT(!model->run(context));
+  float one = y[15];
+  EXPECT(!model->bind_input(context, 0, NULL, 0) && !model->run(context));
+  EXPECT(one == 2 * y[15]); /* of zeros, to which one is added, too */
+
+  for (int i = 0; i < 8; i++) took[i] = -1;
+  EXPECT(!model->profile(context, took) && !model->run(context));
+  for (int i = 0; i < model->step_count(model); i++) EXPECT(took[i] >= 0);
+  took[0] = -1;
+  EXPECT(!model->profile(context, NULL) && !model->run(context) && took[0] == -1);
+
+  EXPECT(!model->create(model, NULL, &second, NULL) && !model->run(second));
+  model->destroy(second);
+  model->destroy(context);
+  model->destroy(NULL);
+  model->unprepare(model);
+  EXPECT(!model->create(model, NULL, &context, &error) && !model->run(context));
+  model->destroy(context);
+  model->unprepare(model);
+  EXPECT(!model->create(model, NULL, &context, &error) && !model->run(context)); /* which prepares anew */
+  model->destroy(context);
+  return failed;
+}
+"""
+
+
+def test_wrong_calls_are_refused_and_weights_prepared_as_often_as_asked(
+    kernels, modules, tmp_path, require_tool
+):
+    link(kernels, prepared_plan(), tmp_path / "squared.a", WEIGHTS.tobytes())
+    (tmp_path / "main.c").write_text(REFUSALS)
+    cc = [require_tool("cc"), "-std=c11", "-g", *STRICT, f"-I{include_dir()}", "-I."]
+    opener = build.source_dir() / "open.c"
+    execute(*cc, "main.c", opener, "squared.a", "-pthread", "-ldl", "-lm", "-o", "main", cwd=tmp_path)
+    valgrind = [require_tool("valgrind"), "-q", "--error-exitcode=9", "--leak-check=full"]
+    for command in ([], valgrind):
+        assert execute(*command, "./main", modules / "chain.so", cwd=tmp_path) == ""
+
+
 def test_valgrind_finds_nothing(examples, modules, require_tool):
     command = [require_tool("valgrind"), "-q", "--error-exitcode=9", "--leak-check=full"]
     for module, threads in (("chain", 1), ("chain", 2), ("gang", 2), ("prepared", 1), ("prepared", 2)):

@@ -1,0 +1,137 @@
+"""`torch.compile(model, backend="burnish")`: what torch traces becomes an ONNX model, and that a module.
+
+model = torch.compile(model.eval(), backend="burnish", options={"threads": 2})   # options of burnish.compile
+with torch.inference_mode():
+    scores = model(images)
+
+torch finds this by the package's entry point; it needs onnxscript, too (`pip install burnish[torch]`). A
+graph is compiled when it first meets tensors of their shapes. Weights are constants: where they were changed
+in place, it is compiled anew. What wants gradients is run by torch itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .errors import ToolError, UnsupportedError
+from .pipeline import compile as compile_model
+
+KEPT = 16
+"""Modules of a graph, one for each set of shapes; the one that was used longest ago goes first."""
+
+Run = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+
+def backend(
+    graph: Any,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., tuple[Any, ...]]:
+    """What runs a `torch.fx.GraphModule` in its place. `mode` is torch's, and means nothing here."""
+    return _Traced(graph, dict(options or {}))
+
+
+class _Traced:
+    """A graph and its modules."""
+
+    def __init__(self, graph: Any, options: dict[str, Any]):
+        self._graph, self._options = graph, options
+        self._modules: dict[tuple[Any, ...], Run] = {}
+        self._warned = False
+
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        import torch
+
+        wants_gradients = (isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
+        if torch.is_grad_enabled() and any(wants_gradients):
+            if not self._warned:
+                message = "torch itself runs what wants gradients; call the model in torch.inference_mode()"
+                warnings.warn(f"burnish: {message}", stacklevel=2)
+            self._warned = True
+            result: tuple[Any, ...] = self._graph(*arguments)
+            return result
+        key = tuple(map(_key, arguments))
+        run = self._modules.pop(key, None) or self._compiled(arguments)
+        self._modules[key] = run
+        if len(self._modules) > KEPT:
+            del self._modules[next(iter(self._modules))]
+        return run(arguments)
+
+    def _compiled(self, arguments: Sequence[Any]) -> Run:
+        import torch
+
+        varying = [n for n, a in enumerate(arguments) if isinstance(a, torch.Tensor) and not _is_weight(a)]
+        model = _exported(self._graph, arguments, varying)
+        module = compile_model(model, **self._options)
+        positions = dict(zip((info.name for info in model.graph.input), varying, strict=True))
+        outputs = [output.name for output in model.graph.output]
+
+        def run(now: Sequence[Any]) -> tuple[Any, ...]:
+            made = {i.name: torch.empty(i.shape, dtype=getattr(torch, i.dtype.name)) for i in module.outputs}
+            module.run({name: now[n].detach() for name, n in positions.items()}, out=made)
+            return tuple(made[name] for name in outputs)
+
+        return run
+
+
+def _is_weight(tensor: Any) -> bool:
+    """Whether torch takes it from a module: a parameter or a buffer."""
+    import torch
+
+    return isinstance(tensor, torch.nn.Parameter) or hasattr(tensor, "_dynamo_static_input_type")
+
+
+def _key(argument: Any) -> Any:
+    """What a module is compiled for: shapes of tensors, the values of weights and numbers."""
+    import torch
+
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    if _is_weight(argument):
+        version = 0 if argument.is_inference() else argument._version
+        return argument.data_ptr(), version, argument.shape
+    return argument.shape, argument.dtype, argument.device.type
+
+
+def _exported(graph: Any, arguments: Sequence[Any], varying: Sequence[int]) -> Any:
+    """The ONNX model of a graph whose arguments are constants, but for those at the positions."""
+    import torch
+
+    class Fixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.graph = graph
+            self.rest = [a for n, a in enumerate(arguments) if n not in set(varying)]
+            for n, argument in enumerate(self.rest):
+                if isinstance(argument, torch.Tensor):
+                    self.register_buffer(f"constant{n}", argument.detach())
+
+        def forward(self, *inputs: Any) -> Any:
+            given, rest = iter(inputs), iter(enumerate(self.rest))
+
+            def constant() -> Any:
+                n, argument = next(rest)
+                return getattr(self, f"constant{n}", argument)
+
+            every = [next(given) if n in set(varying) else constant() for n in range(len(arguments))]
+            return self.graph(*every)
+
+    inputs = tuple(arguments[n].detach() for n in varying)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of every package that is not there
+    with torch.no_grad():
+        program = torch.export.export(Fixed(), inputs, strict=False).run_decompositions()
+        signature = program.graph_signature
+        changed = {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
+        if changed:
+            what = next(iter(changed.values()))
+            raise UnsupportedError(f"the model changes {what!r} in place, as in training; call model.eval()")
+        try:
+            found = torch.onnx.export(program, inputs, dynamo=True, verbose=False)
+        except ModuleNotFoundError as error:
+            raise ToolError(f"{error.name} is not installed: pip install burnish[torch]") from None
+    return found.model_proto
