@@ -305,6 +305,8 @@ def test_records_are_carried_from_file_to_file(burnish, error, tmp_path):
     assert f"{measured} added" in burnish("records", "merge", other, mine).stdout
     assert "0 added" in burnish("records", "import", mine, "--records", other).stdout
     assert f"{kernels} records" in burnish("records", "export", best, "--records", other).stdout
+    foreign = ("export", tmp_path / "foreign.jsonl", "--target", "cortex-a53", "--records", other)
+    assert "0 records" in burnish("records", *foreign).stdout
     assert set(best.read_text().splitlines()) <= set(mine.read_text().splitlines())
     assert "exists; expected a new file" in error("records", "export", best, "--records", other)
     assert "there is no file" in error("records", "top", "--records", tmp_path / "none.jsonl")
@@ -384,6 +386,13 @@ def test_zoo_lists_and_writes(burnish, error, tmp_path):
     assert onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0].dim_value == 3
     assert "no network named" in error("zoo", "alexnet", "-o", tmp_path / "a.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["d.onnx"]
+    written = []
+    for n, more in enumerate(((), ("--seed", 1), ("--image", 92))):
+        burnish("zoo", "dqn", "-o", tmp_path / f"{n}.onnx", *more)
+        written.append((tmp_path / f"{n}.onnx").read_bytes())
+    assert len(set(written)) == 3
+    dims = onnx.load_from_string(written[2]).graph.input[0].type.tensor_type.shape.dim
+    assert [d.dim_value for d in dims][2:] == [92, 92]
 
 
 def test_a_name_of_the_zoo_is_no_file(burnish, error, tmp_path, monkeypatch):

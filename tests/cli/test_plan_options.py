@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+from pathlib import Path
 
 import burnish as package
 import numpy as np
 import pytest
-from burnish.commands.options import parse_size
+from burnish.commands.options import compile_line, parse_size
 from burnish.errors import InputError
 from burnish.graph_passes.plan_layout import PlanOptions
 
@@ -83,3 +85,57 @@ def test_compact_weights(burnish, two_layers, tmp_path):
     x = {"x": np.ones((2, 4), np.float32)}
     packed, compact = (package.load(tmp_path / f"{w}.so").run(x)["y"] for w in ("packed", "compact"))
     np.testing.assert_array_equal(packed, compact)
+
+
+def test_weights_are_stored_as_asked(burnish, tmp_path):
+    """A convolution whose packed weights are larger than the model's."""
+    sizes = []
+    for weights in ("packed", "compact"):
+        out = tmp_path / f"{weights}.so"
+        burnish("compile", "c2", *TARGET, "--accuracy", 1, "-o", out, "--weights", weights)
+        sizes.append(out.stat().st_size)
+    assert sizes[1] < 0.8 * sizes[0]
+
+
+def test_plans_by_name(burnish):
+    graphs = {
+        plan: burnish("compile", "resnet18", "--stop-after", "assign_layouts", *TARGET, "--plan", plan).output
+        for plan in ("global", "fixed")
+    }
+    assert "winograd" in graphs["global"] and graphs["fixed"] != graphs["global"]
+
+
+def test_no_cache(burnish, two_layers, tmp_path, monkeypatch):
+    package.compile(two_layers, dims={"batch": 2})  # with the runtime where it is found again
+    monkeypatch.setenv("BURNISH_CACHE_DIR", str(tmp_path))
+    model = ("compile", two_layers, "--dim", "batch=2", "-o", tmp_path / "m.so")
+    burnish(*model, "--no-cache")
+    assert not list((tmp_path / "kernels").glob("*"))
+    burnish(*model)
+    assert list((tmp_path / "kernels").glob("*"))
+
+
+def test_the_line_that_compiles_with_records(tmp_path):
+    how = {"shapes": {"x y": (1, 3)}, "dims": {"n": 2}, "values": {"rate": "[1, 2]"}, "target": "x86-64-v3"}
+    bounds = {"plan": "local", "accuracy": 1e-6, "precision": "f32", "memory_limit": 7}
+    line = compile_line("my model.onnx", 2, Path("r.jsonl"), **how, **bounds)
+    assert shlex.split(line) == [
+        *(
+            "burnish",
+            "compile",
+            "my model.onnx",
+            "--target",
+            "x86-64-v3",
+            "--shape",
+            "x y:1x3",
+            "--dim",
+            "n=2",
+        ),
+        *("--value", "rate=[1, 2]", "--plan", "local", "--accuracy", "1e-06", "--memory-limit", "7"),
+        *("--threads", "2", "--records", "r.jsonl", "-o", "MODULE"),
+    ]
+    plain = {"shapes": {}, "dims": {}, "values": {}, "target": "host"}
+    bounds = {"plan": "global", "accuracy": PlanOptions().accuracy, "precision": "f32", "memory_limit": None}
+    assert compile_line("dqn", 1, Path("r"), **plain, **bounds) == (
+        "burnish compile dqn --threads 1 --records r -o MODULE"
+    )
