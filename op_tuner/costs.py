@@ -7,7 +7,8 @@ goes on where it stood.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,13 +24,14 @@ from ..compiler.target import Target
 from ..compiler.templates.registry import algorithms
 from ..errors import InputError
 from .hardware import Hardware, hardware_of
-from .isolate import measure_isolated
+from .isolate import Candidate, Local
 from .measure import NOISY, Measurement
 from .records import Record, Records, config_records, confirmed, fastest, llvm_version, made_by, sound
 from .space import Point, Space
 from .whole_plans import plan_pair
 
 Progress = Callable[[str, int, int], None]
+SIDE_BY_SIDE = 16  # kernels that are built before they are measured, one after the other
 CLOCK_NOISE = 2e-6  # seconds by which runs may differ for no reason of theirs
 PASSING = frozenset({"crash", "exit", "timeout", "memory"})
 """Failures that may be the machine's and not the candidate's: a single one is tried again."""
@@ -93,19 +95,19 @@ class MeasuredCosts:
         different = {task.digest: task for task in tasks}
         missing = [task for task in different.values() if self.measure and self._recorded(task) is None]
         doubts: list[tuple[float, KernelTask]] = []
-        for done, task in enumerate(missing):
-            self._tell(task, done, len(missing))
-            if (price := self(task)).spread > NOISY:
-                doubts.append((price.spread * price.seconds, task))
+        with closing(self._measure(missing)) as found:
+            for done, (task, price) in enumerate(found, 1):
+                self._tell(task, done, len(missing))
+                self._known[task.digest] = price
+                if price.spread > NOISY:
+                    doubts.append((price.spread * price.seconds, task))
         doubts.sort(key=lambda d: -d[0])
         disturbed = [task for doubt, task in doubts[: len(missing) // 4] if doubt > CLOCK_NOISE]
         total = len(missing) + len(disturbed)
-        for done, task in enumerate(disturbed, len(missing)):
-            self._tell(task, done, total)
-            again = _price(self._measure(task), "measured")
-            self._known[task.digest] = min(again, self._known[task.digest], key=lambda p: p.seconds)
-        if missing:
-            self._tell(missing[-1], total, total)
+        with closing(self._measure(disturbed)) as found:
+            for done, (task, again) in enumerate(found, len(missing) + 1):
+                self._tell(task, done, total)
+                self._known[task.digest] = min(again, self._known[task.digest], key=lambda p: p.seconds)
         return len(missing)
 
     def _tell(self, task: KernelTask, done: int, total: int) -> None:
@@ -131,7 +133,7 @@ class MeasuredCosts:
         if (price := self._recorded(task)) is not None:
             return price
         if self.measure:
-            return _price(self._measure(task), "measured")
+            return next(price for _, price in self._measure([task]))
         if self.predict is not None:
             return Price(self.predict.seconds(task), "predicted", self.predict.name)
         sibling = self.records.nearest(task)
@@ -171,18 +173,17 @@ class MeasuredCosts:
         last = failed[-1] if failed else fitting[-1] if len(fitting) > 1 else None
         return _price(last, "record") if last else None
 
-    def _measure(self, task: KernelTask) -> Record:
-        result = measure_isolated(
-            *(task, self.pick_config(task)),
-            threads=self.threads,
-            seconds=self.seconds,
-            evict=self.evict,
-            time_limit=self.time_limit,
-        )
-        record = record_of(task, result, self.threads, self.evict)
-        self.records.add(record)
-        self.measured += 1
-        return record
+    def _measure(self, tasks: Sequence[KernelTask]) -> Generator[tuple[KernelTask, Price], None, None]:
+        """Of each, as soon as it is kept."""
+        how = {"seconds": self.seconds, "evict": self.evict, "time_limit": self.time_limit}
+        measure = Local(self.threads, **how)
+        for begin in range(0, len(tasks), SIDE_BY_SIDE):
+            some = tasks[begin : begin + SIDE_BY_SIDE]
+            for n, result in measure([Candidate(t, self.pick_config(t)) for t in some], alone=True):
+                record = record_of(some[n], result, self.threads, self.evict)
+                self.records.add(record)
+                self.measured += 1
+                yield some[n], _price(record, "measured")
 
 
 def _price(record: Record, source: str) -> Price:

@@ -120,20 +120,6 @@ class Local:
         return building / every + running < max(building / spare, running)
 
 
-def measure_isolated(
-    task: KernelTask,
-    cfg: Config,
-    *,
-    threads: int,
-    time_limit: float = TIME_LIMIT,
-    memory: int | None = None,
-    **options: Any,
-) -> Measurement:
-    """`measure` in child processes that are killed after `time_limit` seconds, building included."""
-    measurer = Local(threads, time_limit=time_limit, memory=memory, **options)
-    return next(measurer([Candidate(task, cfg)]))[1]
-
-
 class Spans:
     """The time during which candidates were being built or run, however many at once."""
 

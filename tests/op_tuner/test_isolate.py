@@ -6,19 +6,26 @@ import os
 import signal
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from burnish.compiler.ir.loops import Buffer, Program, Store, loop
 from burnish.compiler.ir.scalar import Load, Var, const
 from burnish.compiler.ir.types import F32
-from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
+from burnish.compiler.kernel_task import Config, DefaultConfig, FixedConfig, KernelTask
 from burnish.compiler.ops.sorting import TopK
 from burnish.op_tuner.child import Child
-from burnish.op_tuner.isolate import measure_isolated
+from burnish.op_tuner.isolate import Candidate, Local
+from burnish.op_tuner.measure import Measurement
 
 from .tasks import Doing, alive, double, hang, hoard, leave, op_task
 
 QUICK = {"threads": 1, "seconds": 0.001}
+
+
+def measure_isolated(task: KernelTask, config: Config, **options: Any) -> Measurement:
+    """One candidate."""
+    return next(Local(**options)([Candidate(task, config)]))[1]
 
 
 @pytest.fixture(autouse=True)
