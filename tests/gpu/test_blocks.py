@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.ops.normalization import LayerNormalization
 from burnish.compiler.ops.pool import GlobalAveragePool
 from burnish.compiler.ops.reduction import ArgReduce, Reduce, Softmax
 from burnish.compiler.target import TARGETS
 
+from ..op_tuner.tasks import op_task
 from ..ops.case import Case
 from .cases import Drawn, check_all, check_meaning
 from .oclgrind import report
@@ -42,6 +46,23 @@ CASES = [
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.op.name)
 def test_the_loops_mean_the_reduction(case, target):
     check_meaning(case, TARGETS[target], "blocks")
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (Case(Reduce("sum", (0,)), ("f32[4096,40000]",)), {"rows0": 32, "threads0": 8}),
+        (Case(MatMul(), ("f32[1,4096]", "f32[4096,1000]")), {"rows0": 8, "threads0": 32}),
+        (Case(MatMul(trans_b=True), ("f32[1,4096]", "f32[1000,4096]")), {"rows0": 1, "threads0": 256}),
+    ],
+    ids=["wide", "few blocks", "rows"],
+)
+def test_threads_of_a_warp_read_neighbours(case, expected):
+    """By default: as many blocks as units, if there are lines of memory for them."""
+    task = replace(op_task(case.op, *case.inputs, algorithm="blocks"), target=TARGETS["cuda-sm90"])
+    config = DefaultConfig()
+    scheduled(task, config)
+    assert config.chosen == expected
 
 
 def test_awkward_shapes(device):

@@ -36,6 +36,7 @@ from .lanes import WARP, Join, can_exchange, joined
 from .product import digits, size
 
 THREADS = 256
+LINE = 8  # neighbouring f32 that one access to memory moves
 SHORTEST = 32  # terms of a reduction that are worth a block's meeting
 
 
@@ -76,7 +77,8 @@ def grouped(task: KernelTask) -> tuple[TensorExpr, list[Group]]:
 
 
 def best_shape(expr: TensorExpr, group: Group, gpu: Gpu) -> tuple[int, int]:
-    """(rows, threads of each): several rows where neighbouring rows are neighbours in memory."""
+    """(rows, threads of each): several rows where neighbouring rows are neighbours in memory, as few as fill
+    a line of the cache while there are fewer blocks than units."""
     stages = [expr.stage(name) for name in group.stages]
     terms = max((size(inner_axes(st, group)) for st in stages), default=1)
     threads = min(THREADS, gpu.block_threads, max(1, 1 << (terms - 1).bit_length()))
@@ -85,6 +87,9 @@ def best_shape(expr: TensorExpr, group: Group, gpu: Gpu) -> tuple[int, int]:
         return 1, threads
     extent = next(a.extent for a in stages[0].axes if a.name == last)
     rows = min(32, 1 << (extent - 1).bit_length())
+    every = size([a for a in stages[0].axes if a.name in group.rows])
+    while rows > LINE and -(-every // rows) < gpu.units:
+        rows //= 2
     return rows, max(1, min(threads, THREADS // rows))
 
 
@@ -93,7 +98,7 @@ def _along(st: Stage, axis: str, expr: TensorExpr) -> bool:
     shapes = shapes_of(expr)
     extents = {a.name: a.extent for a in st.all_axes}
     loads = s.loads(st.body) if st.reduce else []
-    return any(stride(ld.index, shapes[ld.tensor], axis, extents[axis], 1) == 1 for ld in loads)
+    return any(stride(ld.index, shapes[ld.tensor], axis, extents[axis], 2) == 1 for ld in loads)
 
 
 def inner_axes(st: Stage, group: Group) -> tuple[Axis, ...]:
