@@ -77,8 +77,9 @@ class _StepEmitter:
         if self.v.lane_loads:
             self.v.lane_loads.join()
         written = self.program.written()
+        shared = "" if self.program.gang else "noalias "  # what a gang writes its other workers read
         args = [
-            f"ptr noalias {'' if b.name in written else 'readonly '}%{_identifier(b.name)}.arg"
+            f"ptr {shared if b.name in written else 'noalias readonly '}%{_identifier(b.name)}.arg"
             for b in buffers
         ]
         args += ["ptr %call", "ptr noalias %scratch", "i64 %begin", "i64 %end", "i32 %worker"]

@@ -256,8 +256,10 @@ def test_an_output_that_is_read_plain_is_copied_once():
     )
     graph = fused(model)
     blocked, _ = layouts_of(4, BLOCK)
+    seen = 0
     for decisions in itertools.product(*(alternatives(graph, node, BLOCK) for node in graph.nodes)):
         if decisions[0].writes == blocked:
+            seen += 1
             planner = Planner(graph, BLOCK, RandomCost(1), 1e-5)
             choice = {n: planner.options[n].index(d) for n, d in enumerate(decisions)}
             plan = planner.plan(choice)
@@ -266,3 +268,4 @@ def test_an_output_that_is_read_plain_is_copied_once():
             hops = {(c.value, hop) for c in plan.conversions for hop in c.hops}
             assert len(copies) == len(hops)
             verify(done)
+    assert seen
