@@ -79,6 +79,7 @@ class Tuning:
     prior: str  # what the learned model began with; "" without one
     hints: Mapping[str, int]  # how many kernels began with a config of another machine, by that machine
     unconfirmed: str  # why configs were not compared in the network; "" if they were
+    by_chance: str  # why configs were drawn by chance from some moment on; "" if they were not
 
     @property
     def before(self) -> float:
@@ -175,7 +176,7 @@ def tune(
     how = (known.path, count, tuner.measured, time.monotonic() - started, tuner.interrupted)
     course = (tuner.spent, tuner.forecast, tuple(tuner.history))
     hints = Counter(t.told_by for t in tuner.tasks if t.told_by)
-    return Tuning(kernels, plans.changes(), *how, *course, about, hints, why)
+    return Tuning(kernels, plans.changes(), *how, *course, about, hints, why, tuner.by_chance)
 
 
 def simulates(target: Target) -> bool:

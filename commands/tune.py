@@ -181,6 +181,8 @@ def _summary(found: Tuning, command: str) -> str:
     what += f"\n{found.spent}"
     if found.unconfirmed:
         what += f"\nwhat is fastest alone was not compared in the network: {found.unconfirmed}"
+    if found.by_chance:
+        what += f"\nconfigs were drawn by chance, since {found.by_chance}"
     for machine, count in found.hints.items():
         what += f"\n{count} kernels began with what was the best on {machine}"
     if found.prior:

@@ -183,13 +183,14 @@ def _times(found: Tuning) -> str:
         "kernel",
         "algorithm",
         "calls",
-        "configs",
+        "trials",
+        "of configs",
         "before µs",
         "after µs",
         "speed-up",
         "in all calls",
     )
-    head = "".join(f'<th class="{"r" if 1 < n < 7 else ""}">{t}</th>' for n, t in enumerate(titles))
+    head = "".join(f'<th class="{"r" if 1 < n < 8 else ""}">{t}</th>' for n, t in enumerate(titles))
     rows = "".join(_row(k, longest or 1.0) for k in kernels)
     text = "One call with the default config and with the best; the bars are all calls of the network, "
     text += "before (grey) and after. Where calls changed, another algorithm or layout took their place."
@@ -208,7 +209,9 @@ def _row(k: TunedKernel, longest: float) -> str:
     calls = str(k.count) if k.count == k.base else f"{k.base} → {k.count}"
     times = [f"{1e6 * s:.1f}" if math.isfinite(s) else "–" for s in (k.before, k.after)]
     ratio = f"{k.before / k.after:.2f}×" if 0 < k.after <= k.before < math.inf else "–"
-    numbers = "".join(f'<td class="r">{text}</td>' for text in (calls, str(k.trials), *times, ratio))
+    numbers = "".join(
+        f'<td class="r">{text}</td>' for text in (calls, str(k.trials), f"{k.configs:.2g}", *times, ratio)
+    )
     shares = ((BEFORE, _share(k.base, k.before)), (AFTER, _share(k.count, k.after)))
     bars = "".join(
         f'<div class="bar" style="width:{280 * s / longest:.1f}px;background:{c}"></div>' for c, s in shares

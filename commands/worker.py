@@ -61,6 +61,8 @@ def _cpus(text: str) -> set[int]:
         first, dash, last = part.partition("-")
         if not re.fullmatch(r"\d{1,6}", first) or (dash and not re.fullmatch(r"\d{1,6}", last)):
             raise InputError(f"--cores {text!r}: expected CPUs such as 0-3,8")
+        if int(last or first) < int(first):
+            raise InputError(f"--cores {text!r}: {part} ends before it begins")
         found |= set(range(int(first), int(last or first) + 1))
     allowed = os.sched_getaffinity(0)
     if not found or not found <= allowed:

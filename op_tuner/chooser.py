@@ -31,6 +31,10 @@ RESTARTS = 2  # of the process, which may end where memory is short
 POLITE = 5  # by which other processes go first: what is built is waited for
 
 
+class ChooserEnded(InternalError):
+    """Again and again, as where memory is short."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """Points and their scores, and the seconds that choosing them took."""
@@ -85,13 +89,13 @@ class Chooser:
             self._send(("propose", number, count))
 
     def answered(self, number: int) -> bool:
-        """Whether `answer` would not wait for what was asked for. InternalError as for that."""
+        """Whether `answer` would not wait for what was asked for. ChooserEnded as for that."""
         while number not in self._answers and self._stream.poll():
             self._hear()
         return number in self._answers
 
     def answer(self, number: int) -> Choice:
-        """What was asked for. InternalError if the process has ended, another one too, and so on."""
+        """What was asked for. ChooserEnded if the process has ended, another one too, and so on."""
         while number not in self._answers:
             self._hear()
         del self._asked[number]
@@ -130,7 +134,7 @@ class Chooser:
         """Another process is told and asked everything again."""
         self._ended += 1
         if self._ended > RESTARTS:
-            raise InternalError("the process that chooses configs has ended") from None
+            raise ChooserEnded("the process that chooses configs has ended") from None
         self._end()
         self._begin()
         self._send(("prepare", 0, self._wanted))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 
 from ..compiler.kernel_task import KernelTask
-from .chooser import Chooser, Elsewhere
+from .chooser import Chooser, ChooserEnded, Elsewhere
 from .learner import Learner
 from .model import CostModel
 from .search import Annealing, Genetic, Random, Strategy
@@ -27,6 +27,7 @@ class Choosing:
 
     prior   what a learned model begins with
     idle    CPUs that do not measure
+    failure why chance chooses from some moment on; "" before
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Choosing:
         if self.learns and find_spec("xgboost") is None:
             Learner(objective)  # says so
         self._chooser = Chooser(self._here, idle) if idle and self.learns else None
+        self.failure = ""
         self._spent = 0.0
         self._choices: dict[Strategy, list[float]] = {}  # seconds
         self._prepared: set[Strategy] = set()
@@ -53,6 +55,16 @@ class Choosing:
     ) -> tuple[list[Point], list[float] | None]:
         """Points of a task, and their scores if a model chose them, in a run of which `elapsed` of about
         `whole` seconds are over."""
+        if not self.failure:
+            try:
+                return self._propose(strategy, count, elapsed, whole)
+            except ChooserEnded as error:
+                self.failure = str(error)
+        return strategy.chance(count), None
+
+    def _propose(
+        self, strategy: Strategy, count: int, elapsed: float, whole: float
+    ) -> tuple[list[Point], list[float] | None]:
         if not self._wise(strategy, count, elapsed, whole) and (points := strategy.chance(count)):
             return points, None
         start = time.monotonic()
@@ -83,11 +95,15 @@ class Choosing:
 
     def ready(self, strategy: Strategy) -> bool:
         """Whether a strategy that was asked need not be waited for."""
-        return not isinstance(strategy, Elsewhere) or strategy.ready
+        try:
+            return bool(self.failure) or not isinstance(strategy, Elsewhere) or strategy.ready
+        except ChooserEnded as error:
+            self.failure = str(error)
+            return True
 
     def prepare(self, strategies: Sequence[Strategy]) -> None:
         """These are asked next, the first one first: what can be learnt of their spaces meanwhile is."""
-        if self._chooser is not None:
+        if self._chooser is not None and not self.failure:
             self._chooser.prepare([s for s in strategies[:AHEAD] if isinstance(s, Elsewhere)])
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -66,8 +67,13 @@ def read_samples(task: KernelTask, name: str, times: dict[Point, float | None]) 
         own.tell(point, seconds)
     found = own.samples()
     rows = np.stack([row for row, _ in found]) if found else np.zeros((0, len(features.NAMES)), np.float32)
-    origin = task.key.partition("\n")[2].partition("\nlayouts")[0]
-    return Samples(name, origin, rows, tuple(seconds for _, seconds in found))
+    return Samples(name, origin_of(task), rows, tuple(seconds for _, seconds in found))
+
+
+def origin_of(task: KernelTask) -> str:
+    """What it computes, by whatever algorithm and in whatever layouts."""
+    what = task.key.partition("\n")[2].partition("\nlayouts")[0]
+    return re.sub(r"^(param \w+: \w+\[[^]]*\]):\w+$", r"\1", what, flags=re.MULTILINE)
 
 
 def spread(times: Mapping[Point, float | None], most: int) -> list[Point]:

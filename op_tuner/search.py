@@ -196,7 +196,8 @@ class Annealing(Random):
         return [point for turn in zip_longest(*parts) for point in turn if point is not None]
 
     def _spread(self, known: np.ndarray, opinion: int) -> float:
-        """Standard deviation of what a model says of known points."""
+        """Standard deviation of what a model says of known points whose answers all have numbers."""
+        known = known[(known >= 0).all(axis=1)]
         drafts = self.scorer.drafts(self.numbered, known, np.full(len(known), opinion))
         finite = drafts[np.isfinite(drafts)]
         return float(np.std(finite)) if len(finite) else 0.0

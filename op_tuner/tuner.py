@@ -46,6 +46,7 @@ ROUNDS = 10  # of planning in a row, each with tasks that are new to the plan
 AGAIN = 0.6  # the time of a trial over that of its task's first, which computes what results should be
 UNKNOWN = "trials or time were over before all default configs had been measured; give more"
 LATE = "time was over before all that the plan runs was compared; give more"
+INTERRUPTED = "it was interrupted"
 TIME_LIMIT = 20.0  # seconds for one candidate, building and checking included
 
 Progress = Callable[[str, int, int], None]
@@ -181,6 +182,11 @@ class Tuner:
         return sum(t.wanted.base * t.before for t in self.tasks if t.wanted.base)
 
     @property
+    def by_chance(self) -> str:
+        """Why chance chose from some moment on; "" if it did not."""
+        return self._choosing.failure
+
+    @property
     def after(self) -> float:
         """Seconds of the plan of now, with the best configs."""
         return sum(t.count * t.after for t in self.tasks if t.count)
@@ -206,6 +212,8 @@ class Tuner:
             self._confirm()
         except KeyboardInterrupt:
             self.interrupted = True
+            if self.confirming is not None:
+                self.confirming.failure = self.confirming.failure or INTERRUPTED
         finally:
             self._choosing.close()
             self._next = None

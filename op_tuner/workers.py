@@ -60,7 +60,7 @@ class Workers:
         self.address = checked_address(address)
         try:
             self._client = self._distributed.Client(address, timeout=CONNECT, set_as_default=False)
-        except (OSError, ValueError, TimeoutError) as error:
+        except (OSError, ValueError, TimeoutError, asyncio.TimeoutError) as error:
             raise InputError(f"no dask scheduler at {address}: {error}") from None
         self._unable: dict[str, str] = {}  # why, by address
         self._asked: dict[Any, list[str] | None] = {}  # the workers that alone may do it, by future
@@ -146,7 +146,7 @@ class Workers:
         """Those that are done, or whose workers have all left while others are there; one at least."""
         lonely: float | None = None
         while True:
-            with self._client.as_current(), suppress(TimeoutError):
+            with self._client.as_current(), suppress(TimeoutError, asyncio.TimeoutError):  # two before 3.11
                 return list(self._distributed.wait(futures, _POLL, "FIRST_COMPLETED").done)
             there = set(self._addresses())
             left = [f for f in futures if (able := self._asked[f]) and not there.intersection(able)]
@@ -251,7 +251,7 @@ async def _serve(
             await worker.finished()
         finally:
             await worker.close()
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, asyncio.TimeoutError) as error:
         raise InputError(f"no dask scheduler at {scheduler or f'{host}:{port}'}: {error}") from None
     finally:
         if begun is not None:

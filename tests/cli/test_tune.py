@@ -196,6 +196,7 @@ def test_ctrl_c(tmp_path):
         (("tune", "digits", "--workers", "nowhere"), "'nowhere': expected tcp://HOST:PORT"),
         (("worker", "tcp://127.0.0.1:notaport"), "expected tcp://HOST:PORT"),
         (("worker", "--listen", 0, "--cores", "0-9999999999"), "expected CPUs such as 0-3,8"),
+        (("worker", "--listen", 0, "--cores", "0,5-2"), "5-2 ends before it begins"),
     ],
 )
 def test_errors(error, tmp_path, monkeypatch, arguments, says):

@@ -40,7 +40,7 @@ def kernel(name="conv<3>", **fields):
 
 def tuning(kernels, history=(), changes=(), forecast=None):
     how = (Path("r.jsonl"), 2, len(history), 60.0, False, Spent(60.0, 30.0, 20.0, 10.0), forecast)
-    return Tuning(tuple(kernels), tuple(changes), *how, tuple(history), "", {}, "")
+    return Tuning(tuple(kernels), tuple(changes), *how, tuple(history), "", {}, "", "")
 
 
 def drawn(found):

@@ -97,6 +97,19 @@ def test_errors(act, error, says):
     chooser.close()
 
 
+def test_a_tuner_whose_chooser_ends_goes_on_by_chance(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "burnish.op_tuner.chooser._choose", lambda *asked: os.kill(os.getpid(), signal.SIGKILL)
+    )
+    pytest.importorskip("xgboost")
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    found = Tuner([Wanted(double(), 1, 1)], records, threads=1, measure=Measurer())
+    found.run(trials=100)
+    (task,) = found.tasks
+    assert task.exhausted and set(task.times) == set(Random(task.space).propose(1000))
+    assert found.by_chance == "the process that chooses configs has ended"
+
+
 def test_one_that_ended_is_begun_again(tmp_path):
     """And told and asked everything again."""
     ended = tmp_path / "ended"

@@ -19,6 +19,7 @@ from burnish.op_tuner.pretrained import (
     fit,
     hold_out,
     load,
+    origin_of,
     quality,
     read_samples,
     save,
@@ -30,6 +31,8 @@ from burnish.op_tuner.space import Space
 from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 
+from ..compiled.test_conv_algorithms import CONVOLUTIONS, Case, items_of
+from ..compiled.test_drawn_configs import tasks_of
 from .tasks import op_task
 
 pytest.importorskip("xgboost")
@@ -168,3 +171,13 @@ def test_a_tuner_begins_with_it(tmp_path):
         tuner = Tuner(wanted, records, threads=1, prior=prior, measure=measure)
         tuner.tasks[0].strategy.propose(2)
         assert bool(asked) == (prior is not None)
+
+
+def test_what_a_task_computes_is_one_whatever_computes_it():
+    """So that no model is asked of what it has learnt under another algorithm or layout."""
+    case = Case(16, 32, (9, 13), pads=(1, 1, 1, 1))
+    origins = []
+    for c in (case, replace(case, size=(9, 12))):
+        tasks = [item.task for algorithm in CONVOLUTIONS for item in items_of(c, host(), algorithm)]
+        origins.append({origin_of(task) for task in (*tasks, *tasks_of(c, host()))})
+    assert [len(found) for found in origins] == [1, 1] and origins[0] != origins[1]
