@@ -3,7 +3,8 @@
     python benchmarks/tuner_speed.py                        C2 and C9, every algorithm that a plan may choose
     python benchmarks/tuner_speed.py c5 --candidates 50000 --held-out 200
 
-The model is fitted to invented times of `--trials` configs: it is as large as after so many measurements.
+The model is the shipped one and, on top of it, one that is fitted to invented times of `--trials` configs: as
+large as after so many measurements.
 Then random candidates, all different and new to the tuner, are scored in batches: features put together and
 the model asked, as a search does. `round` is a whole one: the chains walk, then the best are scored. Held-out
 points are lowered, and their features compared with those that were put together. Seconds are those of the
@@ -13,6 +14,7 @@ processor, so that what else runs meanwhile counts for little. The output is Mar
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
@@ -24,8 +26,10 @@ from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.target import host
 from burnish.models import zoo
+from burnish.op_tuner.cores import pin
 from burnish.op_tuner.features import evaluate
 from burnish.op_tuner.learner import Learner, TaskLearner
+from burnish.op_tuner.pretrained import shipped
 from burnish.op_tuner.search import Annealing
 from burnish.op_tuner.sketch import sketch
 from burnish.op_tuner.space import Space
@@ -65,7 +69,7 @@ class Row:
 
 def measure(name: str, task: KernelTask, *, trials: int, candidates: int, held_out: int) -> Row:
     space = Space(task)
-    learner = Learner().task(task)
+    learner = Learner(prior=shipped(task.target)[0]).task(task)
     search = Annealing(space, learner)
     rng, drawn = random.Random(0), np.random.default_rng(0)
     for point in dict.fromkeys(space.draw(rng) for _ in range(trials)):
@@ -133,6 +137,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--candidates", type=int, default=20000)
     parser.add_argument("--held-out", type=int, default=64, help="points that are lowered to compare with")
     options = parser.parse_args(arguments)
+    pin({max(os.sched_getaffinity(0))})  # elsewhere numpy's products wait for threads of theirs
     print(HEAD)
     for network in options.networks:
         tasks: dict[str, KernelTask] = {}

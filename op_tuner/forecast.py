@@ -11,7 +11,10 @@ from .tuned_task import TunedTask
 
 SAMPLES = 20  # for the size of a space
 STEPS = 5000
-TRIAL = 0.3  # seconds, before any was made: 0.15 of a direct convolution to 1 of a large one of Winograd
+TRIAL, LARGE, COLD = 0.1, 0.5, 0.15
+"""Seconds of a trial, before any was made; of one of an algorithm whose code is large; more where other data
+is read before each run."""
+OF_LARGE = ("winograd", "polyphase", "fft")
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,33 @@ class Forecast:
         return self.before / self.after if 0 < self.after < math.inf else self.expected
 
 
-def foretold(tasks: Sequence[TunedTask], trials: float, seconds: float) -> Forecast:
-    """Before anything is measured, of a run that ends with so many trials or seconds: by what trials take and
-    gain of other networks. A tuning that goes on expects as much of each trial as those before gained."""
-    done = min(trials, max(1.0, seconds / TRIAL))
+def foretold(
+    tasks: Sequence[TunedTask],
+    trials: float,
+    seconds: float,
+    *,
+    spent: float = 0.0,
+    cold: bool = False,
+    confirming: float = 0.0,
+) -> Forecast:
+    """Before anything is measured, of a run that ends with so many trials or seconds, of which `spent` are
+    over: by what trials take and gain of other networks. A tuning that goes on expects as much of each trial
+    as those before gained."""
+    each = _trial(tasks) + COLD * cold
+    done = min(trials, max(1.0, (seconds - spent - confirming) / each))
+    whole = spent + done * each + confirming
     before = sum(t.trials for t in tasks)
-    each = [n / max(1, len(tasks)) for n in (before, before + done)]
-    gain = curve(tasks) * (share(int(each[1])) - share(int(each[0])))
-    return Forecast(min(seconds, done * TRIAL), int(done), math.inf, math.inf, 0.0, math.exp(gain))
+    of_task = [n / max(1, len(tasks)) for n in (before, before + done)]
+    gain = curve(tasks) * (share(int(of_task[1])) - share(int(of_task[0])))
+    return Forecast(min(seconds, whole), int(done), math.inf, math.inf, 0.0, math.exp(gain))
+
+
+def _trial(tasks: Sequence[TunedTask]) -> float:
+    """Seconds of a trial on average: they go where the time is."""
+    times = [(t, t.count * t.wanted.expected) for t in tasks]
+    times = [(t, seconds) for t, seconds in times if 0 < seconds < math.inf] or [(t, 1.0) for t in tasks]
+    large = sum(seconds for t, seconds in times if t.task.transformed.startswith(OF_LARGE))
+    return TRIAL + (LARGE - TRIAL) * large / (sum(seconds for _, seconds in times) or 1.0)
 
 
 def curve(tasks: Sequence[TunedTask]) -> float:

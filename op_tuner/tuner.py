@@ -413,7 +413,11 @@ class Tuner:
         """Says it before anything is measured, roughly."""
         if self.announce is not None:
             within = [math.inf if limit is None else limit for limit in (self._limit, self._budget)]
-            self.announce(foretold([t for t in self.tasks if t.count], *within))
+            tasks = [t for t in self.tasks if t.count]
+            network = sum(t.count * t.wanted.expected for t in tasks if t.wanted.expected < math.inf)
+            confirming = 0.0 if self.confirming is None else self.confirming.usual(network)
+            how = {"spent": self._elapsed(), "confirming": confirming}
+            self.announce(foretold(tasks, *within, cold=self.evict > 0, **how))
 
     def _predict(self) -> None:
         """Says how long the run will take, and what it will gain."""

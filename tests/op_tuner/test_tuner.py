@@ -451,7 +451,7 @@ def test_the_forecast(tasks, records, monkeypatch):
     assert later == found.forecast and later.trials == first.trials == 80
     assert later.seconds == pytest.approx(clock[0], rel=0.25) and 0 < later.calibration < 40
     assert later.before == found.before and 1 < later.gain < 7
-    assert first.calibration == 0 and 1 < first.gain < 1.2 and first.seconds == pytest.approx(24)
+    assert first.calibration == 0 and 1 < first.gain < 1.2 and first.seconds == pytest.approx(8)
 
 
 def test_the_forecast_of_a_run_that_goes_on(tasks, records, monkeypatch):
