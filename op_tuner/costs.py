@@ -175,8 +175,7 @@ class MeasuredCosts:
 
     def _measure(self, tasks: Sequence[KernelTask]) -> Generator[tuple[KernelTask, Price], None, None]:
         """Of each, as soon as it is kept."""
-        how = {"seconds": self.seconds, "evict": self.evict, "time_limit": self.time_limit}
-        measure = Local(self.threads, **how)
+        measure = Local(self.threads, evict=self.evict, seconds=self.seconds, time_limit=self.time_limit)
         for begin in range(0, len(tasks), SIDE_BY_SIDE):
             some = tasks[begin : begin + SIDE_BY_SIDE]
             for n, result in measure([Candidate(t, self.pick_config(t)) for t in some], alone=True):

@@ -55,9 +55,9 @@ Replan = Callable[[], Sequence[Wanted]]
 
 def require_limits(trials: Any, budget: Any) -> None:
     """InputError unless each is None, or a number of trials and of seconds that a run can end with."""
-    if not (trials is None or (isinstance(trials, Integral) and trials >= 0)):
+    if not (trials is None or (isinstance(trials, Integral) and int(trials) >= 0)):
         raise InputError(f"trials is {trials!r}: expected a whole number")
-    if not (budget is None or (isinstance(budget, Real) and 0 <= budget < math.inf)):
+    if not (budget is None or (isinstance(budget, Real) and 0 <= float(budget) < math.inf)):
         raise InputError(f"budget is {budget!r}: expected a number of seconds")
 
 

@@ -87,7 +87,7 @@ def best_shape(expr: TensorExpr, group: Group, gpu: Gpu) -> tuple[int, int]:
         return 1, threads
     extent = next(a.extent for a in stages[0].axes if a.name == last)
     rows = min(32, 1 << (extent - 1).bit_length())
-    every = size([a for a in stages[0].axes if a.name in group.rows])
+    every = size(tuple(a for a in stages[0].axes if a.name in group.rows))
     while rows > LINE and -(-every // rows) < gpu.units:
         rows //= 2
     return rows, max(1, min(threads, THREADS // rows))
