@@ -131,7 +131,7 @@ def _exported(graph: Any, arguments: Sequence[Any], varying: Sequence[int]) -> A
             what = next(iter(changed.values()))
             raise UnsupportedError(f"the model changes {what!r} in place, as in training; call model.eval()")
         try:
-            found = torch.onnx.export(program, inputs, dynamo=True, verbose=False)
+            found: Any = torch.onnx.export(program, inputs, dynamo=True, verbose=False)
         except ModuleNotFoundError as error:
             raise ToolError(f"{error.name} is not installed: pip install burnish[torch]") from None
     return found.model_proto

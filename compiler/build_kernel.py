@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ..errors import InternalError
 from .codegen import c_like, cuda, device_code, llvm, opencl
 from .codegen.kernel_code import KernelCode, Step
 from .ir.loops import Program
@@ -53,8 +54,13 @@ def assemble(program: Program, target: Target) -> Kernel:
 
 
 def different(kernels: Iterable[Kernel]) -> list[Kernel]:
-    """Each once: nodes of one task share theirs."""
-    return list({kernel.name: kernel for kernel in kernels}.values())
+    """Each once: nodes of one task share theirs. InternalError if two that differ have one name, of which the
+    last part is a hash of 32 bits."""
+    found: dict[str, Kernel] = {}
+    for kernel in kernels:
+        if found.setdefault(kernel.name, kernel) != kernel:
+            raise InternalError(f"two different kernels are named {kernel.name}; rename a node of the model")
+    return list(found.values())
 
 
 def device_program(

@@ -9,8 +9,11 @@ from pathlib import Path
 
 @lru_cache(maxsize=1)
 def compiler_version() -> str:
-    """A SHA-256 over the compiler's sources, as they stand when first asked."""
+    """A SHA-256 over the compiler's sources, as they stood when this was imported."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+compiler_version()  # before they are edited or upgraded beneath a process that has the old ones

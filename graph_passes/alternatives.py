@@ -251,8 +251,10 @@ def flattens(graph: Graph, node: Node, block: int) -> bool:
     source, result = graph.types[node.reads[0]], graph.types[value]
     if not may_move(graph, node.reads[0], block) or source.dims[1] % block:
         return False
+    if result.rank != 2 or result.dims[0] != source.dims[0]:
+        return False
     readers = graph.consumers().get(value, [])
-    if result.rank != 2 or result.dims[0] != source.dims[0] or len(readers) != 1:
+    if len(readers) != 1:
         return False
     if not isinstance(readers[0].op, FusedOp):
         return False

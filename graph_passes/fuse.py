@@ -10,6 +10,7 @@ A group is one kernel, so nothing inside it touches memory twice. Groups:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..compiler.ir import scalar as s
@@ -34,6 +35,7 @@ class _Group:
     output: str  # the only value that leaves the group, for groups that may still grow
     closed: bool = False
     costly: bool = False
+    checked: bool = False  # whether it reports indices that are out of range
     position: int = 0
     shape: tuple[int, ...] = field(default=())
 
@@ -62,6 +64,7 @@ def fuse(graph: Graph) -> Graph:
         group.shape = graph.types[node.outputs[0]].dims
         group.closed = group.closed or kind in ("view", "opaque") or len(node.outputs) > 1
         group.costly = group.costly or _is_costly(node.op)
+        group.checked = group.checked or _has_checks(graph, node)
         for o in node.outputs:
             group_of[o] = group
         while group.kind == "anchor" and (region := _region(graph, group, group_of, consumers, order)):
@@ -182,6 +185,8 @@ def _join(
             continue
         if kind == "map" and not _keeps_checks(graph, group.nodes, node):
             continue
+        if group.checked and not _reads_whole(graph, node, value):
+            continue
         inner = _inner_stages(graph, nodes) if group.kind == "anchor" else 0
         if inner > 1 and inner > _inner_stages(graph, group.nodes):
             continue
@@ -240,9 +245,44 @@ def _inner_stages(graph: Graph, nodes: list[Node]) -> int:
 def _keeps_checks(graph: Graph, before: list[Node], node: Node) -> bool:
     """Whether an operator that checks indices still checks all of them where it is computed with those before
     it: one that repeats its only row reads that one, whatever the index."""
-    if not any(s.checks(st.body) for st in expression(node.op, graph.input_types(node)).stages):
+    if not _has_checks(graph, node):
         return True
     return _checks(graph, [*before, node]) >= _checks(graph, [node]) + _checks(graph, before)
+
+
+def _has_checks(graph: Graph, node: Node) -> bool:
+    if not node.op.has("compute"):
+        return False
+    return any(s.checks(st.body) for st in expression(node.op, graph.input_types(node)).stages)
+
+
+def _reads_whole(graph: Graph, node: Node, value: str) -> bool:
+    """Whether an operator reads every element, whatever the others are: only then are all indices checked
+    that the value was picked by, once it is computed where it is read."""
+    expr = expression(node.op, graph.input_types(node))
+    names = {name for (name, _), read in zip(expr.params, node.reads) if read == value}
+    dims = graph.types[value].dims
+    return any(
+        load.tensor in names and _covers(load.index, dims, {a.name: a.extent for a in st.all_axes})
+        for st in expr.stages
+        for load in _unconditional(st.body)
+    )
+
+
+def _unconditional(e: s.Expr) -> Iterator[Load]:
+    """Loads that do not depend on a condition."""
+    if isinstance(e, Load):
+        yield e
+    for child in (e.cond,) if isinstance(e, Select) else s.children(e):
+        yield from _unconditional(child)
+
+
+def _covers(index: Sequence[s.Expr], dims: Sequence[int], extents: Mapping[str, int]) -> bool:
+    axes = [e.name for e in index if isinstance(e, Var)]
+    return len(axes) == len(set(axes)) and all(
+        (isinstance(e, Var) and extents.get(e.name) == d) or (d == 1 and e == Const(0, e.dtype))
+        for e, d in zip(index, dims, strict=True)
+    )
 
 
 def _checks(graph: Graph, nodes: list[Node]) -> int:
@@ -288,6 +328,9 @@ def _absorb_prologues(graph, group, group_of, groups, consumers) -> None:
             continue
         if not _keeps_checks(graph, other.nodes, node):
             continue
+        if other.checked and not _reads_whole(graph, node, value):
+            continue
+        group.checked = group.checked or other.checked
         group.nodes = [*other.nodes, *group.nodes]
         for n in other.nodes:
             for o in n.outputs:

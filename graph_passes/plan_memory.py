@@ -4,6 +4,7 @@ life.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,5 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
                 break
             offset = max(offset, end)
         offsets[n] = offset
-        placed.append((offset, offset + size, value))
-        placed.sort(key=lambda p: p[:2])
+        insort(placed, (offset, offset + size, value), key=lambda p: p[:2])
     return offsets, max((end for _, end, _ in placed), default=0)

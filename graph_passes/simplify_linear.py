@@ -19,6 +19,9 @@ from ..compiler.ops.movement import Pad, Transpose
 from .rewrite import Rewriter, rule
 from .simplify_movement import pad_value
 
+ROUNDING = 4096
+"""How many times larger than their sum two constants are of which the first rounds what they are added to."""
+
 
 def _channel_constant(r: Rewriter, value: str | None, result: str) -> np.ndarray | None:
     """A constant that varies along axis 1 of `result` only, as one number a channel."""
@@ -89,10 +92,15 @@ def add_to_convolution(r: Rewriter, node: Node) -> str | None:
         return None
     bias = r.const(conv.input(2))
     total = c if bias is None else bias + c
-    if not _finite(total):
+    if not _finite(total) or (bias is not None and _rounds(bias, c, total)):
         return None
     held = r.constant(np.ascontiguousarray(total), conv.input(2) or str(node.inputs[1]))
     return r.emit(conv.op, *conv.inputs[:2], held, name=conv.name)
+
+
+def _rounds(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> bool:
+    """Whether (x + a) + b is there to round x: in each channel the sum is as nothing beside them."""
+    return a.size > 0 and bool((np.abs(both) < np.abs(b) / ROUNDING).all())
 
 
 @rule("conv(x * s, w) => conv(x, w * s)", Conv)

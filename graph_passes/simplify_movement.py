@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from ..compiler.ir.graph import Node
@@ -117,8 +118,9 @@ def concat_empty(r: Rewriter, node: Node) -> str | None:
 @rule("concat(concat(a, b), c) => concat(a, b, c)", Concat)
 def concat_nested(r: Rewriter, node: Node) -> str | None:
     parts: list[str | None] = []
+    times = Counter(node.inputs)
     for i in node.inputs:
-        inner = r.only_by(i, Concat) if node.inputs.count(i) == 1 else None
+        inner = r.only_by(i, Concat) if times[i] == 1 else None
         same = inner is not None and _axis(r, inner) == _axis(r, node)
         parts += inner.inputs if inner is not None and same else (i,)
     return r.emit(node.op, *parts) if len(parts) > len(node.inputs) else None

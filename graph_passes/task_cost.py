@@ -4,6 +4,7 @@ record, else predicted in proportion to what was measured of the same node.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -180,7 +181,11 @@ def _hopeful(choices: Mapping[Choice, tuple[Node, float]]) -> list[tuple[Node, D
     best: dict[Work, float] = {}
     for choice, (_, seconds) in choices.items():
         best[_work(choice)] = min(seconds, best.get(_work(choice), seconds))
-    return [(node, c[1]) for c, (node, s) in choices.items() if 0 < s <= HOPELESS * best[_work(c)]]
+    return [
+        (node, c[1])
+        for c, (node, s) in choices.items()
+        if 0 < s < math.inf and s <= HOPELESS * best[_work(c)]
+    ]
 
 
 def _work(choice: Choice) -> Work:

@@ -224,6 +224,52 @@ def test_indices_behind_what_repeats_a_row_are_checked(op: str) -> None:
         module.run({"x": x, "i": np.array([0, 7])})
 
 
+@pytest.mark.parametrize("reader", ["Where", "Slice", "Gather"])
+def test_indices_are_checked_whatever_is_read_of_what_they_pick(reader: str) -> None:
+    inputs = {"x": ((10, 8), 1), "i": ((4,), 7), "c": ((4, 8), 9), "y": ((4, 8), 1)}
+    infos = [helper.make_tensor_value_info(n, code, shape) for n, (shape, code) in inputs.items()]
+    held = [
+        numpy_helper.from_array(np.array(v), n) for n, v in (("from", [0]), ("to", [2]), ("some", [0, 1]))
+    ]
+    read = {"Where": ["c", "picked", "y"], "Slice": ["picked", "from", "to"], "Gather": ["picked", "some"]}
+    nodes = [
+        helper.make_node("Gather", ["x", "i"], ["picked"], "pick"),
+        helper.make_node(reader, read[reader], ["z"], "read"),
+    ]
+    outputs = [onnx.ValueInfoProto(name="z")]
+    used = [info for info in infos if info.name in "xi" or info.name in read[reader]]
+    graph = helper.make_graph(nodes, "g", used, outputs, [h for h in held if h.name in read[reader]])
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    module = pipeline.compile(m, cache=False)
+    x, cond = np.arange(80, dtype=np.float32).reshape(10, 8), np.ones((4, 8), bool)
+    cond[3] = False
+    feeds = {"x": x, "i": np.array([1, 2, 3, -1]), "c": cond, "y": np.zeros((4, 8), np.float32)}
+    feeds = {info.name: feeds[info.name] for info in used}
+    picked = x[[1, 2, 3, -1]]
+    expected = {"Where": np.where(cond, picked, 0), "Slice": picked[:2], "Gather": picked[:2]}[reader]
+    np.testing.assert_array_equal(module.run(feeds)["z"], expected)
+    with pytest.raises(RunError, match=r"node .*pick.*: an index is out of range"):
+        module.run({**feeds, "i": np.array([1, 2, 3, 99])})
+
+
+def test_constants_that_round_a_convolution_stay() -> None:
+    """Behind quantisation by adding and subtracting a large number."""
+    w = np.random.default_rng(0).standard_normal((4, 4, 1, 1)).astype(np.float32)
+    held = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.float32(12582912), "large")]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Add", ["a", "large"], ["b"]),
+        helper.make_node("Sub", ["b", "large"], ["y"]),
+    ]
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4, 8, 8))
+    graph = helper.make_graph(nodes, "g", [info], [onnx.ValueInfoProto(name="y")], held)
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    x = np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype(np.float32)
+    y = pipeline.compile(m, cache=False).run({"x": x})["y"]
+    np.testing.assert_array_equal(y, np.rint(y))
+    assert np.abs(y - np.einsum("nchw,oc->nohw", x, w[:, :, 0, 0])).max() < 0.51
+
+
 def test_what_wraps_is_not_bounded() -> None:
     nodes = [
         helper.make_node("Add", ["x", "one"], ["more"]),
