@@ -50,7 +50,7 @@ from burnish.workloads import Workload, distinct, planned
 
 NETWORKS = (
     *WORKLOADS, "digits", "resnet18", "resnet34", "resnet50", "vgg19", "mobilenet_v1", "mobilenet_v2",
-    "lstm_lm", "lstm_lm_step", "dqn", "bert_base", "inception_v1", "inception_v2",
+    "lstm_lm", "lstm_lm_step", "dqn", "bert_base", "inception_v1", "inception_v2", "densenet121",
 )  # fmt: skip
 LIKELY, CANDIDATES = 16, 5  # of the fastest ones, how many are looked at again, and measured in full
 ROUNDS = 5
