@@ -65,7 +65,6 @@ def compile(
     plan: str = "global",
     accuracy: float = ACCURACY,
     measure: bool = False,
-    tune: int | None = None,
     records: str | Path | None = None,
     weights: str = "packed",
     memory_limit: int | None = None,
@@ -80,7 +79,6 @@ def compile(
     accuracy the largest error of an algorithm, over its largest output, that the plan may choose
     records  a file of `burnish tune`: the fastest configs in it are used for its kernels,
              and the plan is made from their times where it says them, else from predictions
-    tune     so many configs are measured first, as by `burnish.tune`, and kept in `records`
     measure  let the plan's costs be measured here, and kept in `records` (default: the user's own)
     pick_config  the config of every kernel (default: as `records` say, else those that ship with Burnish,
              else the templates' own rules)
@@ -91,13 +89,9 @@ def compile(
     log      is told of every step; by default it follows BURNISH_DEBUG
     """
     log = log or Log()
-    known = records_path(records, measure or tune is not None)
+    known = records_path(records, measure)
     machine = get_target(target)
     options = plan_options(machine, plan, accuracy, memory_limit, precision)
-    if tune is not None:
-        sizes = {"shapes": shapes, "dims": dims, "values": values, "target": machine, "threads": threads}
-        bounds = {"plan": plan, "accuracy": accuracy, "memory_limit": memory_limit, "precision": precision}
-        known = _tuned(model, trials=tune, records=records, progress=progress, **sizes, **bounds)
     if machine.gpu and weights == "compact":
         raise UnsupportedError(
             f"target {machine.name}: weights are packed when compiling; expected weights='packed'"
@@ -130,13 +124,6 @@ def compile(
     origins = Counter(cfg.origin for cfg in recorded if cfg.origin)
     about = _operations(tasks.values()), len(recorded), origins
     return Module.from_kernels(packed, different(kernels.values()), machine, workers, *about)
-
-
-def _tuned(model: Any, **how: Any) -> Path:
-    """Where what a tuning has measured is kept."""
-    from .tuning import tune  # which plans, too
-
-    return tune(model, **how).records
 
 
 def plan_options(
