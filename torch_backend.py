@@ -6,20 +6,23 @@ with torch.inference_mode():
 
 torch finds this by the package's entry point; it needs onnxscript, too (`pip install burnish[torch]`). A
 graph is compiled when it first meets tensors of their shapes. Weights are constants: where they were changed
-in place, it is compiled anew. What wants gradients is run by torch itself.
+or replaced, it is compiled anew (not where they were changed in place by way of `.data`, which torch itself
+does not notice). What wants gradients is run by torch itself.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from .errors import ToolError, UnsupportedError
 from .pipeline import compile as compile_model
 
-KEPT = 16
+KEPT = 8
 """Modules of a graph, one for each set of shapes; the one that was used longest ago goes first."""
 
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -41,13 +44,15 @@ class _Traced:
 
     def __init__(self, graph: Any, options: dict[str, Any]):
         self._graph, self._options = graph, options
-        self._modules: dict[tuple[Any, ...], Run] = {}
+        self._own = [*graph.parameters(), *graph.buffers()]
+        self._modules: dict[tuple[Any, ...], tuple[tuple[Any, ...], Run, list[Any]]] = {}
+        self._lock = threading.Lock()
         self._warned = False
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         import torch
 
-        wants_gradients = (isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
+        wants_gradients = (isinstance(a, torch.Tensor) and a.requires_grad for a in (*arguments, *self._own))
         if torch.is_grad_enabled() and any(wants_gradients):
             if not self._warned:
                 message = "torch itself runs what wants gradients; call the model in torch.inference_mode()"
@@ -55,52 +60,71 @@ class _Traced:
             self._warned = True
             result: tuple[Any, ...] = self._graph(*arguments)
             return result
-        key = tuple(map(_key, arguments))
-        run = self._modules.pop(key, None) or self._compiled(arguments)
-        self._modules[key] = run
-        if len(self._modules) > KEPT:
-            del self._modules[next(iter(self._modules))]
-        return run(arguments)
+        return self._compiled(arguments)(arguments)
 
     def _compiled(self, arguments: Sequence[Any]) -> Run:
+        """For these shapes and weights, which are kept, so that others do not come to lie in their place."""
+        weights = [a for a in (*arguments, *self._own) if _is_weight(a)]
+        shapes, values = tuple(map(_shape, arguments)), tuple((w.data_ptr(), w._version) for w in weights)
+        with self._lock:
+            known = self._modules.pop(shapes, None)
+            if known is None or known[0] != values:
+                known = values, self._compile(arguments), [w.detach() for w in weights]
+            self._modules[shapes] = known
+            if len(self._modules) > KEPT:
+                del self._modules[next(iter(self._modules))]
+            return known[1]
+
+    def _compile(self, arguments: Sequence[Any]) -> Run:
         import torch
 
         varying = [n for n, a in enumerate(arguments) if isinstance(a, torch.Tensor) and not _is_weight(a)]
-        model = _exported(self._graph, arguments, varying)
+        model, constants = _exported(self._graph, arguments, varying)
         module = compile_model(model, **self._options)
         positions = dict(zip((info.name for info in model.graph.input), varying, strict=True))
         outputs = [output.name for output in model.graph.output]
+        device = arguments[varying[0]].device if varying else "cpu"
 
         def run(now: Sequence[Any]) -> tuple[Any, ...]:
-            made = {i.name: torch.empty(i.shape, dtype=getattr(torch, i.dtype.name)) for i in module.outputs}
+            made = {
+                i.name: torch.empty(i.shape, dtype=getattr(torch, i.dtype.name), device=device)
+                for i in module.outputs
+            }
             module.run({name: now[n].detach() for name, n in positions.items()}, out=made)
-            return tuple(made[name] for name in outputs)
+            tensors = iter(outputs)
+            return tuple(made[next(tensors)] if c is _TENSOR else c for c in constants)
 
         return run
 
 
-def _is_weight(tensor: Any) -> bool:
-    """Whether torch takes it from a module: a parameter or a buffer."""
+_TENSOR = object()
+"""Among what a graph returns: not known when it is compiled."""
+
+
+def _is_weight(value: Any) -> bool:
+    """Whether torch takes it from a module, a parameter or a buffer, and says when it changes."""
     import torch
 
-    return isinstance(tensor, torch.nn.Parameter) or hasattr(tensor, "_dynamo_static_input_type")
+    if not isinstance(value, torch.Tensor) or value.is_inference():
+        return False
+    return isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
 
 
-def _key(argument: Any) -> Any:
-    """What a module is compiled for: shapes of tensors, the values of weights and numbers."""
+def _shape(argument: Any) -> Any:
+    """What a module is compiled for beside values of weights."""
     import torch
 
     if not isinstance(argument, torch.Tensor):
         return argument
-    if _is_weight(argument):
-        version = 0 if argument.is_inference() else argument._version
-        return argument.data_ptr(), version, argument.shape
-    return argument.shape, argument.dtype, argument.device.type
+    return argument.shape, argument.dtype, argument.device.type, _is_weight(argument)
 
 
-def _exported(graph: Any, arguments: Sequence[Any], varying: Sequence[int]) -> Any:
-    """The ONNX model of a graph whose arguments are constants, but for those at the positions."""
+def _exported(graph: Any, arguments: Sequence[Any], varying: Sequence[int]) -> tuple[Any, list[Any]]:
+    """The ONNX model of a graph whose arguments are constants, but for those at the positions; and for each
+    of its results the constant that it is, or _TENSOR."""
     import torch
+
+    known: list[Any] = []
 
     class Fixed(torch.nn.Module):
         def __init__(self) -> None:
@@ -119,11 +143,12 @@ def _exported(graph: Any, arguments: Sequence[Any], varying: Sequence[int]) -> A
                 return getattr(self, f"constant{n}", argument)
 
             every = [next(given) if n in set(varying) else constant() for n in range(len(arguments))]
-            return self.graph(*every)
+            results = self.graph(*every)
+            known[:] = [_TENSOR if isinstance(r, torch.Tensor) else r for r in results]
+            return tuple(r for r in results if isinstance(r, torch.Tensor))
 
     inputs = tuple(arguments[n].detach() for n in varying)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of every package that is not there
-    with torch.no_grad():
+    with torch.no_grad(), _quiet(logging.getLogger("torch.onnx")):
         program = torch.export.export(Fixed(), inputs, strict=False).run_decompositions()
         signature = program.graph_signature
         changed = {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
@@ -134,4 +159,15 @@ def _exported(graph: Any, arguments: Sequence[Any], varying: Sequence[int]) -> A
             found: Any = torch.onnx.export(program, inputs, dynamo=True, verbose=False)
         except ModuleNotFoundError as error:
             raise ToolError(f"{error.name} is not installed: pip install burnish[torch]") from None
-    return found.model_proto
+    return found.model_proto, known
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """It tells of every package that is not there."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -185,7 +185,7 @@ def command(
 
     def keep(found: Any) -> None:
         """What there is so far: whatever ends a long comparison, its rows until then are there."""
-        if json_file:
+        if json_file and (json_file.is_file() or not json_file.exists()):  # a pipe takes one document
             write_file(json_file, reports.to_json(found))
 
     result: Any
@@ -216,7 +216,8 @@ def command(
         result = timed(threads=threads, rounds=rounds, seed=seed, ahead=ahead, keep=keep)
     report = reports.report(result)
     report.show()
-    keep(result)
+    if json_file:
+        write_file(json_file, reports.to_json(result))
     if markdown:
         write_file(markdown, report.to_markdown())
     if html:

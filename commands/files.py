@@ -73,7 +73,7 @@ def _probe(folder: Path, path: Path) -> None:
 
 def write_file(path: Path, data: bytes | str) -> None:
     """The whole file, or none and an InputError."""
-    raw = data.encode() if isinstance(data, str) else data
+    raw = data.encode(errors="replace") if isinstance(data, str) else data  # names of files may be no text
     write_whole(path, lambda file: file.write(raw))
 
 

@@ -186,7 +186,11 @@ def model_options(function: F) -> F:
 def compile_options(function: F) -> F:
     """--shape, --dim, --value, --target, --no-cache."""
     function = click.option(
-        "cache", "--no-cache", is_flag=True, default=True, flag_value=False, help="Compile every kernel anew."
+        "cache",
+        "--no-cache",
+        is_flag=True,
+        callback=lambda context, option, given: not given,
+        help="Compile every kernel anew.",
     )(function)
     function = click.option(
         "--target", default="host", show_default=True, metavar="NAME", help="See `burnish targets`."

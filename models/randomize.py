@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -198,9 +198,19 @@ def _fan_in_axis(node: onnx.NodeProto, index: int, rank: int) -> int:
     return -2 if node.op_type == "MatMul" and index == 1 and rank > 1 else -1
 
 
+def _read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """Names that nodes read, or bodies of theirs."""
+    for node in nodes:
+        yield from node.input
+        for a in node.attribute:
+            for body in (*((a.g,) if a.HasField("g") else ()), *a.graphs):
+                yield from _read(body.node)
+                yield from (output.name for output in body.output)
+
+
 def _replace(graph: onnx.GraphProto, replaced: dict[str, onnx.TensorProto]) -> None:
     nodes = [node for node in graph.node if not any(name in replaced for name in node.output)]
-    used = {name for node in nodes for name in node.input} | {value.name for value in graph.output}
+    used = set(_read(nodes)) | {value.name for value in graph.output}
     tensors = [replaced.get(tensor.name, tensor) for tensor in graph.initializer if tensor.name in used]
     known = {tensor.name for tensor in tensors}
     tensors += [tensor for name, tensor in replaced.items() if name not in known]

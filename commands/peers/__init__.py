@@ -91,6 +91,8 @@ def find_emulated(
     unknown = [name for name in wanted if name not in EMULATED]
     if unknown:
         raise InputError(f"no peer '{unknown[0]}' under an emulator: choose from {', '.join(EMULATED)}, all")
+    if tflite and "litert" not in wanted:
+        wanted.append("litert")
     made: dict[str, list[EmulatedPeer]] = {
         "onnxruntime": [EmulatedOnnxRuntime(system)],
         "litert": [EmulatedLiteRT(system, tflite or {})],

@@ -151,7 +151,11 @@ class Peer(ABC):
         return f"not installed: pip install {' '.join(missing)}" if missing else None
 
     def version(self) -> str:
-        return importlib.metadata.version(self.packages[0])
+        try:
+            return importlib.metadata.version(self.packages[0])
+        except importlib.metadata.PackageNotFoundError:  # of another name, such as onnxruntime-gpu
+            names = importlib.metadata.packages_distributions().get(self.modules[0], [])
+            return f"{importlib.metadata.version(names[0])} ({names[0]})" if names else "unknown"
 
     @abstractmethod
     def prepare(self, network: Network, threads: int) -> Runner:

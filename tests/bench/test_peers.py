@@ -1,3 +1,4 @@
+import importlib.metadata
 from pathlib import Path
 
 import numpy as np
@@ -162,3 +163,21 @@ def relu_tflite(shape) -> bytes:
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
+
+
+def test_a_version_of_a_distribution_by_another_name(monkeypatch):
+    peer = peers.OnnxRuntime()
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "onnxruntime":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.2" if name == "onnxruntime-gpu" else real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(
+        importlib.metadata, "packages_distributions", lambda: {"onnxruntime": ["onnxruntime-gpu"]}
+    )
+    assert peer.version() == "1.2 (onnxruntime-gpu)"
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", dict)
+    assert peer.version() == "unknown"

@@ -65,3 +65,8 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path, monkeypatch)
     with pytest.raises(InputError, match=r"cannot write .*page: No space left"):
         write_file(path, "new")
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["page"]
+
+
+def test_names_that_are_no_text_are_written(tmp_path):
+    write_file(tmp_path / "t.md", f"the model {os.fsdecode(b'm' + bytes([255]))}")
+    assert (tmp_path / "t.md").read_bytes() == b"the model m?"

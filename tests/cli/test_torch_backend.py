@@ -71,6 +71,10 @@ def test_shapes_and_weights_that_change(net, compiled, monkeypatch):
         agree(net, compiled, 3)
         agree(net, compiled, 4)
         assert count == 5
+        for _ in range(3):  # which may come to lie where others lay
+            net.linear.weight.data = torch.randn(5, 8)
+            agree(net, compiled, 4)
+        assert count == 8
     with torch.inference_mode():
         agree(net, compiled, 2)
 
@@ -87,6 +91,16 @@ def test_training_is_refused(net, compiled):
     net.train()
     with torch.no_grad(), pytest.raises(UnsupportedError, match=r"in place.*call model.eval\(\)"):
         compiled(torch.randn(2, 3, 9, 7), torch.zeros(5))
+
+
+def test_results_that_are_numbers():
+    torch._dynamo.reset()
+    double = torch.compile(lambda x: (x.shape[0] * 2, x * 2, None), backend=torch_backend.backend)
+    for batch in (2, 3, 4):
+        x = torch.randn(batch, 3)
+        count, result, nothing = double(x)
+        assert count == 2 * batch and nothing is None
+        torch.testing.assert_close(result, 2 * x)
 
 
 def test_options_are_those_of_compile(net):

@@ -69,3 +69,22 @@ def test_symbolic_dims_are_refused_by_name():
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     with pytest.raises(InputError, match=r"'ids': dim 0 \(batch\).*--dim batch=1"):
         random_inputs(model)
+
+
+def test_weights_that_only_a_branch_reads_stay():
+    w = numpy_helper.from_array(np.ones((3, 4), np.float32), "w")
+    branches = [
+        helper.make_graph([helper.make_node(op, ["x", "w"], ["y"])], op, [], [onnx.ValueInfoProto(name="y")])
+        for op in ("MatMul", "MatMul")
+    ]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3)),
+        helper.make_tensor_value_info("c", TensorProto.BOOL, ()),
+    ]
+    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("y", 1, (2, 4))], [w])
+    model = random_weights(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    assert session.run(None, {"x": np.ones((2, 3), np.float32), "c": np.array(True)})[0].shape == (2, 4)
