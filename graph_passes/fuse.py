@@ -64,7 +64,7 @@ def fuse(graph: Graph) -> Graph:
         group.shape = graph.types[node.outputs[0]].dims
         group.closed = group.closed or kind in ("view", "opaque") or len(node.outputs) > 1
         group.costly = group.costly or _is_costly(node.op)
-        group.checked = group.checked or _has_checks(graph, node)
+        group.checked = group.checked or (kind in ("map", "rows") and _has_checks(graph, node))
         for o in node.outputs:
             group_of[o] = group
         while group.kind == "anchor" and (region := _region(graph, group, group_of, consumers, order)):

@@ -16,9 +16,8 @@ from .simplify_quantised import QUANTISED
 RULES: tuple[Rule, ...] = (*QUANTISED, *MOVEMENT, *ARITHMETIC, *LINEAR)
 MAX_ROUNDS = 100
 """Every rule shrinks or canonicalises, so that a network settles within a few."""
-_SHARED_BYTES = (
-    4096  # constants up to this size are compared with each other; of larger ones, whether they are one
-)
+_SHARED_BYTES = 4096
+"""Constants up to this size are compared with each other; of larger ones, whether they are one array."""
 
 
 def simplify(graph: Graph, fired: Counter[str] | None = None) -> Graph:
