@@ -38,10 +38,10 @@ from .options import (
     SEED,
     compile_options,
     parse_counts,
-    parse_duration,
     parse_files,
     parse_optional_counts,
     parse_precisions,
+    tuning_options,
 )
 from .source import find_source, static_model
 from .tune_first import tune_first
@@ -89,19 +89,7 @@ Networks = Sequence[tuple[str, onnx.ModelProto]]
     f"counted under an emulator. Peers: {', '.join(peers.EMULATED)}.",
 )
 @click.option("--measure", is_flag=True, help="A second row, whose plan comes from measured costs.")
-@click.option(
-    "--tune",
-    "trials",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="A row that is tuned first: so many configs for each model and number of threads.",
-)
-@click.option(
-    "--budget",
-    callback=parse_duration,
-    metavar="TIME",
-    help="The same by time for each model and number of threads: 90s, 15m.",
-)
+@tuning_options("A row that is tuned first", " for each model and number of threads")
 @click.option(
     "--records",
     type=click.Path(path_type=Path),

@@ -24,7 +24,7 @@ from .options import (
     RECORDS,
     THREADS,
     compile_options,
-    parse_duration,
+    tuning_options,
 )
 from .source import find_source, open_module
 from .tune_first import tune_first
@@ -55,14 +55,7 @@ from .tune_first import tune_first
     help="Stored as kernels read them, or smaller, to be transformed when the module is opened.",
 )
 @MEASURE
-@click.option(
-    "--tune",
-    "trials",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Tune first: so many configs are measured.",
-)
-@click.option("--budget", callback=parse_duration, metavar="TIME", help="The same by time: 90s, 10m, 1.5h.")
+@tuning_options("Tune first")
 @RECORDS
 @click.option(
     "--stop-after", metavar="PASS", help="Print the graph after this pass (import, fold, …); write nothing."
@@ -131,18 +124,15 @@ def command(
     check_writable(output, (".so", ".a"))
     if output.suffix == ".a":
         check_writable(output.with_suffix(".h"))
-    options = {"target": target, "cache": cache, "log": log, "plan": plan}
-    bounds = {"accuracy": accuracy, "precision": precision, "memory_limit": memory_limit}
+    planning = {"target": target, "plan": plan, "accuracy": accuracy}
+    planning |= {"precision": precision, "memory_limit": memory_limit}
     if tuning:
         if records is not None:
             check_writable(records, (".jsonl",))
-        sizes = {"shapes": shapes, "dims": dims, "target": target, "plan": plan}
-        found = tune_first(source.name, source.model, threads, records=records, **tuning, **sizes, **bounds)
-        records = found.records
-    module = open_module(
-        *(source, shapes, dims, threads),
-        **{"measure": measure, "records": records, "weights": weights, **options, **bounds},
-    )
+        how = {"shapes": shapes, "dims": dims, "records": records, **tuning, **planning}
+        records = tune_first(source.name, source.model, threads, **how).records
+    how = {"measure": measure, "records": records, "weights": weights, "cache": cache, "log": log}
+    module = open_module(source, shapes, dims, threads, **how, **planning)
     module.save(output)
     click.echo(f"wrote {output}: {facts(module, output)}, {time.perf_counter() - start:.1f} s")
 

@@ -198,6 +198,18 @@ def compile_options(function: F) -> F:
     return model_options(function)
 
 
+def tuning_options(what: str, each: str = "") -> Callable[[F], F]:
+    """--tune (`trials`) and --budget: how long a command tunes first."""
+
+    def add(function: F) -> F:
+        said = f"The same by time{each}: 90s, 15m, 1.5h."
+        function = click.option("--budget", callback=parse_duration, metavar="TIME", help=said)(function)
+        said, trials = f"{what}: so many configs{each}.", click.IntRange(min=1)
+        return click.option("--tune", "trials", type=trials, metavar="N", help=said)(function)
+
+    return add
+
+
 ACCURACY = click.option(
     "--accuracy",
     type=click.FloatRange(min=0),
