@@ -21,10 +21,7 @@ int32_t burnish_cuda_failed(burnish_error *error, const char *what, cu_result co
 /* --- the driver and its device --- */
 
 int32_t burnish_cuda_in_opening_process(burnish_error *error) {
-  if (getpid() == opened_by) return BURNISH_OK;
-  return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
-                      "CUDA was opened before this process was forked, which its driver does not survive; open "
-                      "modules for CUDA in the child only, or start it anew (multiprocessing: spawn)");
+  return burnish_gpu_in_process(opened_by, "CUDA", error);
 }
 
 static int32_t load_library(burnish_error *error) {

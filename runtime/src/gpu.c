@@ -1,11 +1,21 @@
 #include "gpu.h"
 
+#include <unistd.h>
+
 int32_t burnish_gpu_check_code(const burnish_image *image, const char *language, burnish_error *error) {
   if (burnish_code_is_sound(image->code, image->code_bytes) &&
       !burnish_plan_view(image).header->prepared_bytes)
     return BURNISH_OK;
   return burnish_fail(error, BURNISH_BAD_PLAN, -1, "broken module: its %s code; compile the model again",
                       language);
+}
+
+int32_t burnish_gpu_in_process(pid_t opened_by, const char *language, burnish_error *error) {
+  if (getpid() == opened_by) return BURNISH_OK;
+  return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
+                      "%s was opened before this process was forked, which drivers do not survive; open "
+                      "modules for %s in the child only, or start it anew (multiprocessing: spawn)",
+                      language, language);
 }
 
 int32_t burnish_gpu_check_kernels(const burnish_image *image, const gpu_limits *limits,

@@ -3,6 +3,8 @@
 #ifndef BURNISH_GPU_H
 #define BURNISH_GPU_H
 
+#include <sys/types.h>
+
 #include "context.h"
 #include "device_code.h"
 
@@ -15,6 +17,9 @@ typedef struct gpu_limits {
 
 /* BURNISH_OK only if code and plan are sound and have no setup steps, which GPUs do not run. */
 int32_t burnish_gpu_check_code(const burnish_image *image, const char *language, burnish_error *error);
+
+/* BURNISH_OK in the process that opened the driver: drivers have threads, which a forked process lacks. */
+int32_t burnish_gpu_in_process(pid_t opened_by, const char *language, burnish_error *error);
 
 /* BURNISH_OK if the device can start every kernel of the module. */
 int32_t burnish_gpu_check_kernels(const burnish_image *image, const gpu_limits *limits, burnish_error *error);

@@ -34,7 +34,7 @@ typedef struct cl_state {
 
 static opencl_api cl;
 static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
-static pid_t opened_by; /* drivers have threads, which a forked process lacks */
+static pid_t opened_by;
 
 static int32_t failed(burnish_error *error, const char *what, int32_t code) {
   int32_t status = code == -4 || code == -5 || code == -6 || code == -61 ? BURNISH_NO_MEMORY : BURNISH_BAD_DEVICE;
@@ -50,10 +50,7 @@ static int32_t failed_run(burnish_error *error, const char *what, int32_t code) 
 /* --- the driver and its devices --- */
 
 static int32_t in_opening_process(burnish_error *error) {
-  if (getpid() == opened_by) return BURNISH_OK;
-  return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
-                      "OpenCL was opened before this process was forked, which drivers do not survive; open "
-                      "modules for OpenCL in the child only, or start it anew (multiprocessing: spawn)");
+  return burnish_gpu_in_process(opened_by, "OpenCL", error);
 }
 
 static int32_t open_library(burnish_error *error) {
