@@ -95,7 +95,7 @@ def play(
     rates = {key: state.rate(gain, timed) for key, state in states.items()}
     spent, done, saved = 0.0, 0, 0.0
     if trials < math.inf:
-        batch = max(batch, math.ceil(trials / (STEPS - len(states))))
+        batch = max(batch, math.ceil(trials / max(1, STEPS - len(states))))
     for _ in range(STEPS):
         key = max(rates, key=lambda k: rates[k], default=None)
         if key is None or rates[key] <= 0 or spent >= seconds or done >= trials:
