@@ -54,12 +54,15 @@ class TaskPrices(Protocol):
 
 @dataclass(frozen=True)
 class TaskCost:
-    """In seconds. `doubtful` are the choices that a plan takes only where the gain is beyond their doubt."""
+    """In seconds. `doubtful` are the choices that a plan takes only where the gain is beyond their doubt.
+
+    `given_up` says that more is known, but that the network has shown the plan by that to be no faster."""
 
     predicted: PredictedCost
     prices: Mapping[Choice, Price]
     copies: Mapping[tuple[TensorType, Layout | None, Layout | None], Price]
     doubtful: frozenset[Choice] = field(default=frozenset())
+    given_up: bool = False
 
     @property
     def kind(self) -> str:
@@ -174,7 +177,7 @@ def price_graph(
         return cost
     plans = (plan_layout(graph, predicted.target.lanes(4), c, options, memory) for c in (predicted, cost))
     first, other = (choices.run_by(graph, plan) for plan in plans)
-    return TaskCost(predicted, {}, {}) if tasks.refuses(first, other) else cost
+    return TaskCost(predicted, {}, {}, given_up=True) if tasks.refuses(first, other) else cost
 
 
 def _hopeful(choices: Mapping[Choice, tuple[Node, float]]) -> list[tuple[Node, Decision]]:
