@@ -36,6 +36,7 @@ class Bulk:
         self._keys: dict[Key, None] = {}
         self.columns = Columns(())
         self.factored = Factored()
+        self.kept = {shown: _Memo(shown.width) for shown in (MAIN, OTHER)}
         self._fitted = 0
 
     def __len__(self) -> int:
@@ -107,7 +108,8 @@ class Bulk:
         self.used, self.of_used = np.unique(self._users(), axis=0, return_inverse=True)
         self.salts = np.random.default_rng(1).integers(0, self.factored.most, len(self.alike)).astype(float)
         self.ranks = np.argsort(np.argsort(columns.shapes, kind="stable")) % (1 << 63 - EXACT)
-        self.kept = {shown: _Memo(shown.width) for shown in (MAIN, OTHER)}
+        for memo in self.kept.values():
+            memo.forget()
 
     def _users(self) -> np.ndarray:
         """(nests + 1, tables) 1 where features of a nest need the table; the last are those of none."""
@@ -139,20 +141,21 @@ class _Kept:
 
 
 class _Memo:
-    """Rows by numbers, the last bits of which are random."""
+    """Rows by numbers, the last bits of which are random. Memory that was never touched takes none: what a
+    system gives anew takes as long as many rows."""
 
     def __init__(self, width: int):
-        self._rows = np.empty((0, width), np.float32)
-        self._forget()
+        self._rows = np.empty((KEPT + OTHERS * CHUNK, width), np.float32)
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         self._count = 0
         self._keys, self._places = np.full(SLOTS, -1), np.zeros(SLOTS, int)
 
     def __call__(self, keys: np.ndarray, compute: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """(n, width); `compute` gives those of some of the n that are not known, in the order of keys."""
         if self._count > KEPT:
-            self._forget()
+            self.forget()
         slots = keys % SLOTS
         at = self._places[slots]
         missing = np.flatnonzero(self._keys[slots] != keys)
@@ -160,10 +163,6 @@ class _Memo:
             _, first, inverse = np.unique(keys[missing], return_index=True, return_inverse=True)
             begin, new = self._count, missing[first]
             self._count += len(new)
-            if self._count > len(self._rows):
-                more = np.empty((2 * self._count, self._rows.shape[1]), np.float32)
-                more[:begin] = self._rows[:begin]
-                self._rows = more
             self._rows[begin : self._count] = compute(new)
             self._keys[slots[new]], self._places[slots[new]] = keys[new], np.arange(begin, self._count)
             at[missing] = begin + inverse

@@ -50,6 +50,17 @@ def pin(cpus: Collection[int], thread: int = 0) -> None:
             os.sched_setaffinity(thread, cpus)
 
 
+def multiply_alone() -> None:
+    """numpy's products in this process are those of one thread from now on. Others would wait for each other
+    where the process keeps to one core, and take those of others where it does not.
+
+    Nothing happens without threadpoolctl, which `burnish[tune]` installs."""
+    with suppress(ImportError):
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1, user_api="blas")
+
+
 @contextmanager
 def keeping_to(cpus: Collection[int]) -> Iterator[None]:
     """All threads of this process keep to these CPUs, if any, and return to their own afterwards."""

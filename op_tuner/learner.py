@@ -40,6 +40,10 @@ class Learner:
         self.tasks.append(TaskLearner(self, task))
         return self.tasks[-1]
 
+    def base(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) scores that the models of every task add to."""
+        return self._global.predict(rows)
+
     def local(self, own: TaskLearner) -> list[CostModel]:
         """The global model and, on top of it, ones of the task alone, which differ where they know little.
 
@@ -102,7 +106,8 @@ class TaskLearner:
         if known:
             models = self._fitted() if opinion is None else [self._fitted()[opinion]]
             features = np.stack(list(known.values()))
-            scores[list(known)] = np.mean([model.predict(features) for model in models], axis=0)
+            base = self.learner.base(features)
+            scores[list(known)] = np.mean([base + model.added(features) for model in models], axis=0)
         return scores
 
     def study(self, numbered: Numbered) -> bool:
@@ -129,11 +134,12 @@ class TaskLearner:
         if self._numbered is not numbered:
             while self.study(numbered):
                 pass
-        models, scores = self._fitted(), np.zeros(len(rows))  # fitting adds to what features are told from
+        models = self._fitted()  # which adds to what features are told from
         features = self.bulk.features(rows)
+        scores = self.learner.base(features)
         for n, model in enumerate(models):
             if (own := opinions == n).any():
-                scores[own] = model.predict(features if own.all() else features[own])
+                scores[own] += model.added(features if own.all() else features[own])
         return scores
 
     def _fitted(self) -> list[CostModel]:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import InputError, ToolError
+from .forest import Forest
 
 OBJECTIVES = ("rank", "regression")
 DEPTH, ROUNDS = 3, 60
@@ -71,6 +72,7 @@ class CostModel:
         self._parameters = {**PARAMETERS, "max_depth": depth, "seed": seed, "nthread": threads}
         self._rounds = rounds
         self._trees: Any = None
+        self._forest: Forest | None = None  # of trees that stay as they are
 
     @property
     def trained(self) -> bool:
@@ -88,15 +90,22 @@ class CostModel:
         if self.base is not None:
             data.set_base_margin(self.base.predict(rows).astype(np.float32))
         loss = _RankLoss(speeds, groups, self._seed) if self.objective == "rank" else None
-        self._trees = self._xgboost.train(self._parameters, data, self._rounds, obj=loss)
+        self._trees, self._forest = self._xgboost.train(self._parameters, data, self._rounds, obj=loss), None
 
     def predict(self, rows: np.ndarray) -> np.ndarray:
         """(n,) scores; zeros of a model that has learnt nothing."""
         base = self.base.predict(rows) if self.base is not None else np.zeros(len(rows))
+        return base + self.added(
+            rows
+        )  # xgboost would add it by all threads, of which a forked process has one
+
+    def added(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) what the model adds to its base."""
         if self._trees is None or not len(rows):
-            return base
-        found = self._trees.inplace_predict(rows, predict_type="margin", validate_features=False)
-        return base + found  # xgboost would add it by all threads, of which a forked process has one
+            return np.zeros(len(rows), np.float32)
+        if self._forest is not None:
+            return self._forest(rows)
+        return np.asarray(self._trees.inplace_predict(rows, predict_type="margin", validate_features=False))
 
     def to_bytes(self) -> bytes:
         """The trees alone, without `base`."""
@@ -111,7 +120,7 @@ class CostModel:
             trees.load_model(bytearray(data))
         except model._xgboost.core.XGBoostError as error:
             raise InputError(f"the model's trees cannot be read: {str(error).splitlines()[0]}") from None
-        model._trees = trees
+        model._trees, model._forest = trees, Forest(trees)
         return model
 
     def _matrix(self, rows: np.ndarray) -> Any:

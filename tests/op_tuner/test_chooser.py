@@ -72,6 +72,31 @@ def test_it_begins_anew(chooser):
     assert known and not set(strategy.propose(1000)) & set(known)
 
 
+class Threads(Random):
+    """Tells by how many threads numpy's products are computed."""
+
+    def expected(self, points):
+        return [float(sum(info["num_threads"] for info in of_numpy())) for _ in points]
+
+
+def of_numpy():
+    pools = pytest.importorskip("threadpoolctl").ThreadpoolController().select(user_api="blas")
+    return [info for info in pools.info() if "numpy" in info["filepath"]]
+
+
+def test_products_there_are_of_one_thread():
+    """Others would wait for each other on the one core that the process keeps to."""
+    before = of_numpy()
+    if not before:
+        pytest.skip("numpy's products are of a library whose threads cannot be counted")
+    chooser = Chooser(lambda task: Threads(Space(task), 5), CPUS)
+    strategy = chooser.strategy(double())
+    points = strategy.propose(2)
+    assert points and strategy.expected(points) == [1.0] * len(points)
+    chooser.close()
+    assert of_numpy() == before
+
+
 class Failing(Random):
     def __init__(self, act):
         super().__init__(Space(double()))
