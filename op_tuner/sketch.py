@@ -72,6 +72,14 @@ class _Node:
         for inner in self.inside:
             yield from inner.around()
 
+    @cached_property
+    def does(self) -> str:
+        """What is written, read and prefetched."""
+        stored = {_stem(st.buffer) for st in self.stores}
+        loaded = {_stem(ld.tensor) for ld in s.loads(*(st.value for st in self.stores))}
+        ahead = {_stem(st.buffer) for st in self.prefetches} if not self.stores else set()
+        return "=".join(",".join(sorted(names)) for names in (stored, loaded, ahead) if names)
+
     @property
     def work(self) -> float:
         """Operations of its statements, a vector counting once."""
@@ -158,26 +166,18 @@ def _name(node: _Node, branch: str, seen: Counter[str]) -> None:
     equals: Counter[str] = Counter()
     for inner in node.inside:
         nests = [nest for nest in inner.around() if nest.stores]
-        name = f"{inner.var} {_does(nests[0])}" if len(nests) == 1 else inner.var
+        name = f"{inner.var} {nests[0].does}" if len(nests) == 1 else inner.var
         path = f"{branch}{equals[name]}/{inner.var}/" if equals[name] else branch
         equals[name] += 1
         inner.name = _once(path + name, seen)
         if inner.stores or inner.prefetches:
-            inner.nest = _once(path + _does(inner), seen)
+            inner.nest = _once(path + inner.does, seen)
         _name(inner, path, seen)
 
 
 def _once(name: str, seen: Counter[str]) -> str:
     seen[name] += 1
     return f"{name}#{seen[name]}" if seen[name] > 1 else name
-
-
-def _does(nest: _Node) -> str:
-    """What a nest writes, reads and prefetches."""
-    stored = {_stem(st.buffer) for st in nest.stores}
-    loaded = {_stem(ld.tensor) for st in nest.stores for ld in s.loads(st.value)}
-    ahead = {_stem(st.buffer) for st in nest.prefetches} if not nest.stores else set()
-    return "=".join(",".join(sorted(names)) for names in (stored, loaded, ahead) if names)
 
 
 def _stem(buffer: str) -> str:

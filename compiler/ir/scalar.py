@@ -492,10 +492,10 @@ def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
     return transform(e, lambda x: values.get(x.name) if isinstance(x, Var) else None)
 
 
-def walk(e: Expr) -> Iterator[Expr]:
-    """Every object of the expression, once, parents before children."""
+def walk(*expressions: Expr) -> Iterator[Expr]:
+    """Every object of the expressions, once, parents before children."""
     seen: set[int] = set()
-    stack = [e]
+    stack = [*reversed(expressions)]
     while stack:
         top = stack.pop()
         if id(top) not in seen:
@@ -547,8 +547,8 @@ def touches_memory(e: Expr) -> bool:
     return any(isinstance(x, Load) or (isinstance(x, Call) and x.op == "checked") for x in walk(e))
 
 
-def loads(e: Expr) -> list[Load]:
-    return [x for x in walk(e) if isinstance(x, Load)]
+def loads(*expressions: Expr) -> list[Load]:
+    return [x for x in walk(*expressions) if isinstance(x, Load)]
 
 
 # --- text -----------------------------------------------------------------------------------------------
