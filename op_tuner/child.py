@@ -78,7 +78,6 @@ class Child:
     def __init__(self, act: Act, *, seconds: float, memory: int, cpus: Collection[int] = ()):
         self.limit = self._left = seconds
         self._enough = _resident_bytes() + NEARLY * memory
-        self._started = self._seen = time.monotonic()
         self._data, self._ended = b"", False
         parent = os.getpid()
         self._stream, stream = os.pipe()
@@ -90,6 +89,7 @@ class Child:
                 self._pid = os.fork()
                 if self._pid == 0:
                     self._live(parent, act, Parent(stream, ears), memory, cpus)
+                self._started = self._seen = time.monotonic()  # a fork of much memory takes a while
         except KeyboardInterrupt:
             self.end()
             raise

@@ -96,7 +96,7 @@ class Workers:
                     for left, (n, result) in zip(reversed(range(len(found))), found):
                         self.ready = left + others
                         yield first + n, at_usual_pace(result, self.hardware)
-        except self._distributed.CancelledError:
+        except (self._distributed.CancelledError, OSError):  # the latter while a result is fetched
             parts.clear()
             raise RunError(f"the scheduler at {self.address} has ended, or cannot be reached") from None
         finally:

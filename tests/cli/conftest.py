@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from burnish.cli import cli
+from burnish.commands import progress
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
 
@@ -27,8 +28,11 @@ def burnish() -> Callable[..., Result]:
 
 
 @pytest.fixture
-def error(burnish: Callable[..., Result]) -> Callable[..., str]:
-    """The message of a command that must fail: one line on standard error, exit code 1."""
+def error(burnish: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The message of a command that must fail: one line on standard error, exit code 1.
+
+    Progress stands there, too, on a machine that is slow enough."""
+    monkeypatch.setattr(progress, "EVERY", float("inf"))
 
     def run(*arguments: object, code: int = 1) -> str:
         result = burnish(*arguments, code=code)

@@ -563,7 +563,7 @@ def test_each_module_begins_and_none_follows_itself(count):
     ],
 )
 def test_whatever_a_module_does_is_heard(act, error):
-    found = turns(nothing, act, nothing, time_limit=0.5)
+    found = turns(nothing, act, nothing, time_limit=2.0 if act is hang else 20.0)
     assert (found.failed, found.error) == (1, error)
 
 
@@ -571,7 +571,7 @@ def test_no_module_is_to_blame_for_the_time_that_making_them_takes():
     def make(n):
         return hang() if n else Loaded(Context(nothing), ["digest", ""])
 
-    found = take_turns(make, 2, threads=1, seconds=0.0, time_limit=0.5)
+    found = take_turns(make, 2, threads=1, seconds=0.0, time_limit=2.0)
     assert (found.failed, found.error) == (0, "timeout") and "were not made within" in found.detail
     assert found.blameless
 

@@ -24,7 +24,7 @@ from burnish.op_tuner.tuner import Tuner
 
 from .tasks import double, hang, hoard, leave
 
-LIMIT = 2.5  # seconds
+LIMIT = 4.0  # seconds
 
 
 def orphan():
