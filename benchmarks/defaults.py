@@ -37,7 +37,7 @@ from burnish.models.convolutions import WORKLOADS
 from burnish.op_tuner.apart import Apart, Process
 from burnish.op_tuner.child import end_with_parent
 from burnish.op_tuner.collect import samples_of
-from burnish.op_tuner.cores import divide, multiply_alone, pin
+from burnish.op_tuner.cores import divide, one_blas_thread, pin
 from burnish.op_tuner.course import STRATEGIES, Course, Times, strategy, told
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.learner import Learner
@@ -132,7 +132,7 @@ class Searches:
     def _begin(parent: int, cores: Any, records: Path) -> None:
         end_with_parent(parent)
         pin({cores.get()})
-        multiply_alone()
+        one_blas_thread()
         Searches.measuring = Process()
         Searches.records = Records(records, shipped=False)
 

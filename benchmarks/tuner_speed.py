@@ -26,7 +26,7 @@ from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.target import host
 from burnish.models import zoo
-from burnish.op_tuner.cores import multiply_alone, pin
+from burnish.op_tuner.cores import one_blas_thread, pin
 from burnish.op_tuner.features import evaluate
 from burnish.op_tuner.learner import Learner, TaskLearner
 from burnish.op_tuner.pretrained import shipped
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--held-out", type=int, default=64, help="points that are lowered to compare with")
     options = parser.parse_args(arguments)
     pin({max(os.sched_getaffinity(0))})
-    multiply_alone()
+    one_blas_thread()
     print(HEAD)
     for network in options.networks:
         tasks: dict[str, KernelTask] = {}

@@ -36,7 +36,7 @@ class Bulk:
         self._keys: dict[Key, None] = {}
         self.columns = Columns(())
         self.factored = Factored()
-        self.kept = {shown: _Memo(shown.width) for shown in (MAIN, OTHER)}
+        self.kept: dict[Shown, _Memo] = {}
         self._fitted = 0
 
     def __len__(self) -> int:
@@ -108,6 +108,7 @@ class Bulk:
         self.used, self.of_used = np.unique(self._users(), axis=0, return_inverse=True)
         self.salts = np.random.default_rng(1).integers(0, self.factored.most, len(self.alike)).astype(float)
         self.ranks = np.argsort(np.argsort(columns.shapes, kind="stable")) % (1 << 63 - EXACT)
+        self.kept = self.kept or {shown: _Memo(shown.width) for shown in (MAIN, OTHER)}
         for memo in self.kept.values():
             memo.forget()
 
@@ -141,8 +142,10 @@ class _Kept:
 
 
 class _Memo:
-    """Rows by numbers, the last bits of which are random. Memory that was never touched takes none: what a
-    system gives anew takes as long as many rows."""
+    """Rows by numbers, the last bits of which are random; at most OTHERS * CHUNK are asked for at once.
+
+    They have their place once and for all: a page that is touched for the first time costs as much as
+    computing several rows."""
 
     def __init__(self, width: int):
         self._rows = np.empty((KEPT + OTHERS * CHUNK, width), np.float32)

@@ -19,7 +19,7 @@ from typing import Any
 from ..compiler.kernel_task import KernelTask
 from ..errors import BurnishError, InternalError
 from .child import begin_server
-from .cores import multiply_alone, pin
+from .cores import one_blas_thread, pin
 from .search import Random
 from .space import Point, Space
 
@@ -144,7 +144,7 @@ class Chooser:
     def _serve(self, stream: Connection) -> None:
         """In the process."""
         pin(self._cpus)
-        multiply_alone()
+        one_blas_thread()
         os.nice(POLITE)
         strategies: dict[int, Random] = {}
         unknown: deque[int] = deque()  # strategies whose spaces are to be learnt

@@ -50,9 +50,9 @@ def pin(cpus: Collection[int], thread: int = 0) -> None:
             os.sched_setaffinity(thread, cpus)
 
 
-def multiply_alone() -> None:
-    """numpy's products in this process are those of one thread from now on. Others would wait for each other
-    where the process keeps to one core, and take those of others where it does not.
+def one_blas_thread() -> None:
+    """Products of matrices in this process (numpy's, scipy's) are computed by one thread from now on. Several
+    would wait for each other where the process keeps to one core, and take those of others where it does not.
 
     Nothing happens without threadpoolctl, which `burnish[tune]` installs."""
     with suppress(ImportError):

@@ -16,13 +16,15 @@ import numpy as np
 
 from ..compiler.codegen.llvm import LoadedCode, optimise, target_machine
 from ..compiler.target import host
-from ..errors import InternalError
+from ..errors import InputError, InternalError
 
+INFINITY = 0x7F800000  # its bits: those of NaN and of what has a sign are more
 TOGETHER = 16  # rows that meet a tree one after the other: their features should fit the innermost cache
 
 
 class Forest:
-    """Of an xgboost model, for rows of numbers that are not negative: their bits are in the same order.
+    """Of an xgboost model with a base score of 0, for rows of numbers that are not negative: their bits are
+    in the same order. InputError where the trees ask for what rows do not have.
 
     columns     (trees, nodes) uint32, a level behind the other, the root first: which feature is asked for
     thresholds  (trees, nodes) float32: below, the way goes to the second node under this one, else the first
@@ -31,6 +33,7 @@ class Forest:
 
     def __init__(self, booster: Any):
         trees = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
+        self.width = int(booster.num_features())
         self.depth = max((_depth(tree) for tree in trees), default=0)
         nodes = (1 << self.depth) - 1
         self.columns = np.zeros((len(trees), nodes), np.uint32)
@@ -46,14 +49,16 @@ class Forest:
                 thresholds[own] = np.where(ends, 0, conditions[level])
                 below = np.where(ends, level, [right[level], left[level]])
                 level = below.T.reshape(-1)
-            leaves[:] = conditions[level]
-        np.maximum(self.thresholds, 0, out=self.thresholds)  # nothing is below less
+            leaves[:] = conditions[level]  # a leaf's value
+        if self.columns.max(initial=0) >= max(self.width, 1):
+            raise InputError(f"trees ask for feature {self.columns.max()} of {self.width}")
+        self.thresholds = np.maximum(self.thresholds, 0) + 0  # nothing is below less, nor -0 below 0
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """(n,) float32 sums of leaves, added as xgboost does, tree by tree. InternalError for other rows."""
         rows = np.ascontiguousarray(rows, np.float32)
-        if rows.size and not rows.min() >= 0:
-            raise InternalError("a forest was asked about rows with negative numbers or NaN")
+        if rows.shape[1] != self.width or rows.view(np.uint32).max(initial=0) > INFINITY:
+            raise InternalError(f"expected rows of {self.width} numbers, none of them negative or NaN")
         found = np.zeros(len(rows), np.float32)
         tables = (table.ctypes.data for table in (self.columns, self.thresholds, self.leaves))
         _walk(self.depth)(rows.ctypes.data, *rows.shape, *tables, len(self.leaves), found.ctypes.data)
@@ -74,7 +79,7 @@ def _walk(depth: int) -> Any:
     code = LoadedCode([target_machine(host()).emit_object(optimise(_text(depth), host()))], host())
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     kind = ctypes.CFUNCTYPE(None, pointer, number, number, pointer, pointer, pointer, number, pointer)
-    walk = kind(code.address("walk"))
+    walk: Any = kind(code.address("walk"))
     walk.code = code  # lives as long
     return walk
 

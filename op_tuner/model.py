@@ -95,9 +95,8 @@ class CostModel:
     def predict(self, rows: np.ndarray) -> np.ndarray:
         """(n,) scores; zeros of a model that has learnt nothing."""
         base = self.base.predict(rows) if self.base is not None else np.zeros(len(rows))
-        return base + self.added(
-            rows
-        )  # xgboost would add it by all threads, of which a forked process has one
+        # xgboost would add it by all threads, of which a forked process has one
+        return base + self.added(rows)
 
     def added(self, rows: np.ndarray) -> np.ndarray:
         """(n,) what the model adds to its base."""

@@ -96,7 +96,7 @@ class Workers:
                     for left, (n, result) in zip(reversed(range(len(found))), found):
                         self.ready = left + others
                         yield first + n, at_usual_pace(result, self.hardware)
-        except (self._distributed.CancelledError, OSError):  # the latter while a result is fetched
+        except self._distributed.CancelledError:
             parts.clear()
             raise RunError(f"the scheduler at {self.address} has ended, or cannot be reached") from None
         finally:
@@ -132,6 +132,8 @@ class Workers:
             if count > 1:
                 return [], [slice(n, n + 1) for n in range(count)]
             return [(0, Measurement.failed("crash", f"every worker that tried it ended: {error}"))], []
+        except OSError as error:  # the scheduler ends while the result is fetched
+            raise self._distributed.CancelledError(str(error)) from None
         if answer.device != self.device:
             self._unable[answer.worker] = (
                 "a measuring process has ended; start its worker again"

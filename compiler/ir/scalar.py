@@ -493,7 +493,7 @@ def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
 
 
 def walk(*expressions: Expr) -> Iterator[Expr]:
-    """Every object of the expressions, once, parents before children."""
+    """Every object of the expressions, once, in each of them parents before children."""
     seen: set[int] = set()
     stack = [*reversed(expressions)]
     while stack:

@@ -11,9 +11,11 @@ from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.ops.reduction import Softmax
 from burnish.compiler.target import host
 from burnish.compiler.templates.registry import algorithms
+from burnish.op_tuner import bulk as bulk_module
 from burnish.op_tuner.bulk import Bulk
 from burnish.op_tuner.features import NAMES, evaluate
 from burnish.op_tuner.learner import Learner
+from burnish.op_tuner.model import CostModel
 from burnish.op_tuner.numbered import Numbered
 from burnish.op_tuner.search import Annealing
 from burnish.op_tuner.sketch import sketch
@@ -66,7 +68,7 @@ def test_told_features_are_those_of_lowered_programs(task):
     true = evaluate(lowered(task, held))
     wrong = sure & (rows != true).any(axis=1)
     assert wrong.sum() <= max(2, 0.02 * len(held)), [held[n] for n in np.flatnonzero(wrong)]
-    assert np.isfinite(rows).all() and rows.shape == (len(held), len(NAMES))
+    assert np.isfinite(rows).all() and (rows >= 0).all() and rows.shape == (len(held), len(NAMES))
     again, certain = bulk.rows(numbered.rows(known))
     np.testing.assert_array_equal(again, evaluate(lowered(task, known)))
     assert certain.all()
@@ -80,6 +82,49 @@ def test_most_of_a_space_is_told_from_few():
     bulk.add(numbered.rows(points), lowered(task, points))
     _, sure = bulk.rows(numbered.draw(2000, np.random.default_rng(0)))
     assert task.algorithm == "direct" and space.size() > 1000 and sure.mean() > 0.5
+
+
+def test_features_that_are_kept_are_forgotten_where_there_are_too_many(monkeypatch):
+    task = op_task(CONV, "f32[1,64,28,28]", "f32[64,64,3,3]")
+    space, rng = Space(task), random.Random(0)
+    numbered = Numbered(space)
+    points = [space.draw(rng) for _ in range(60)]
+    asked = numbered.draw(600, np.random.default_rng(0))
+    expected = told(numbered.rows(points), lowered(task, points)).features(asked)
+    monkeypatch.setattr(bulk_module, "KEPT", 32)
+    few = told(numbered.rows(points), lowered(task, points))
+    parts = [few.features(asked[at : at + 50]) for at in range(0, 600, 50)]
+    np.testing.assert_array_equal(np.concatenate(parts), expected)
+    few.fit()
+    np.testing.assert_array_equal(few.features(asked), expected)
+
+
+def told(points, sketches):
+    found = Bulk()
+    found.add(points, sketches)
+    return found
+
+
+def test_drafts_are_those_of_each_model_on_top_of_what_ships():
+    """To the last bit, though what they have in common is asked once."""
+    task = op_task(MatMul(), "f32[48,64]", "f32[64,96]")
+    space, rng = Space(task), random.Random(0)
+    prior = CostModel("rank", depth=4)
+    rows, times = np.abs(np.random.default_rng(0).standard_normal((40, len(NAMES)))), [*range(1, 41)]
+    prior.fit(rows.astype(np.float32), times, ["a"] * 40)
+    prior = CostModel.from_bytes(prior.to_bytes(), "rank")
+    learner = Learner(prior=prior).task(task)
+    search = Annealing(space, learner)
+    for n, point in enumerate(dict.fromkeys(space.draw(rng) for _ in range(40))):
+        learner.tell(point, 1e-3 * (1 + n % 7))
+    asked = search.numbered.rows([space.draw(rng) for _ in range(60)])
+    opinions = np.arange(60) % learner.opinions
+    drafts = learner.drafts(search.numbered, asked, opinions)
+    features = learner.bulk.features(asked)
+    models = learner._fitted()
+    expected = np.array([models[o].predict(row[None])[0] for o, row in zip(opinions, features)])
+    np.testing.assert_array_equal(drafts, expected)
+    assert len(np.unique(prior.added(features))) > 1 and len(np.unique(models[0].added(features))) > 1
 
 
 def test_an_empty_bulk():

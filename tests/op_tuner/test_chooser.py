@@ -90,10 +90,12 @@ def test_products_there_are_of_one_thread():
     if not before:
         pytest.skip("numpy's products are of a library whose threads cannot be counted")
     chooser = Chooser(lambda task: Threads(Space(task), 5), CPUS)
-    strategy = chooser.strategy(double())
-    points = strategy.propose(2)
-    assert points and strategy.expected(points) == [1.0] * len(points)
-    chooser.close()
+    try:
+        strategy = chooser.strategy(double())
+        points = strategy.propose(2)
+        assert points and strategy.expected(points) == [1.0] * len(points)
+    finally:
+        chooser.close()
     assert of_numpy() == before
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from burnish.compiler.target import host
 from burnish.errors import InternalError
 from burnish.op_tuner.forest import Forest
-from burnish.op_tuner.pretrained import shipped
+from burnish.op_tuner.pretrained import FOLDER, load
 
 xgboost = pytest.importorskip("xgboost")
 COLUMNS = 7
@@ -62,17 +61,23 @@ def test_thresholds_below_zero():
 def test_rows_of_another_kind():
     booster = fitted(2, 3, random_rows(50))
     rows = random_rows(8)
+    rows[2, :3] = np.finfo(np.float32).max
+    expected = booster.inplace_predict(rows, predict_type="margin")
     doubles = np.asfortranarray(rows.astype(float))
     np.testing.assert_array_equal(Forest(booster)(doubles), Forest(booster)(rows))
-    for wrong in (-1, np.nan):
+    np.testing.assert_array_equal(Forest(booster)(rows), expected)
+    for wrong in (-1, -0.0, np.nan):
         rows[5, 3] = wrong
         with pytest.raises(InternalError, match="negative"):
             Forest(booster)(rows)
+    with pytest.raises(InternalError, match=f"rows of {COLUMNS} numbers"):
+        Forest(booster)(random_rows(8)[:, 1:])
 
 
-def test_what_ships_is_walked():
-    model, _ = shipped(host())
-    rows = np.random.default_rng(0).uniform(0, 20, (65, model._trees.num_features())).astype(np.float32)
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.model")), ids=lambda path: path.name)
+def test_what_ships_is_walked(path):
+    model, about = load(path)
+    rows = np.random.default_rng(0).uniform(0, 20, (65, about.columns)).astype(np.float32)
     expected = model._trees.inplace_predict(rows, predict_type="margin")
     np.testing.assert_array_equal(model.added(rows), expected)
     np.testing.assert_array_equal(model.predict(rows), expected)

@@ -88,6 +88,19 @@ def test_a_local_model_learns_what_the_global_one_does_not_know(xgboost):
     assert agreement(both.predict(unseen[0]), unseen[1]) > before + 0.15
 
 
+def test_a_model_from_a_file_learns_anew(xgboost):
+    rows, times, tasks = synthetic(60, 6, ("a", "b"))
+    rows = np.abs(rows)
+    model = CostModel()
+    model.fit(rows, times, tasks)
+    read, same = CostModel.from_bytes(model.to_bytes(), "rank"), model.predict(rows)
+    np.testing.assert_array_equal(read.predict(rows), same)
+    for each in (read, model):
+        each.fit(rows, times[::-1], tasks)
+    np.testing.assert_array_equal(read.predict(rows), model.predict(rows))
+    assert (model.predict(rows) != same).any()
+
+
 def test_nothing_to_learn_from(xgboost):
     model = CostModel()
     rows = synthetic(3, 14)[0]

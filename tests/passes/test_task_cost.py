@@ -30,12 +30,15 @@ class Told:
 
     seconds: object
     spread: float = 0.0
-    compared = False
+    compared: bool = False  # and refused
     asked: list = field(default_factory=list)
 
     def ensure(self, tasks):
         self.asked = list(tasks)
         return len(self.asked)
+
+    def refuses(self, first, other):
+        return True
 
     def known(self, task):
         found = self.seconds(task)
@@ -77,6 +80,14 @@ def test_nothing_known_is_the_prediction():
         assert cost.price(graph, node, decision) == PREDICTED.price(graph, node, decision)
     plan, same = plan_layout(graph, BLOCK, cost), plan_layout(graph, BLOCK, PREDICTED)
     assert plan.decisions == same.decisions
+
+
+def test_a_plan_that_the_network_refused_is_the_predicted_one():
+    graph = fused(network())
+    cost = prices(graph, Told(lambda task: 1e-3, compared=True))
+    assert cost.given_up and not prices(graph, Told(lambda task: 1e-3)).given_up
+    for node, decision in choices(graph):
+        assert cost.price(graph, node, decision) == PREDICTED.price(graph, node, decision)
 
 
 def test_a_node_of_which_nothing_works_is_predicted():
