@@ -73,6 +73,14 @@ def hoard() -> None:
         kept.append(bytearray(64 << 20))
 
 
+def wait_until(done: Callable[[], bool], seconds: float = 60.0) -> None:
+    """A test that waits for what never comes should fail, not hang."""
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, f"waited {seconds:g} s in vain"
+        time.sleep(0.01)
+
+
 def alive(pid: int) -> bool:
     """A zombie that its new parent has not collected yet is dead."""
     try:

@@ -1,7 +1,6 @@
 """Choosing within its share of a run: chance draws what would take too long, or is not known yet."""
 
 import os
-import time
 
 import pytest
 from burnish.op_tuner import choosing
@@ -16,7 +15,7 @@ from burnish.op_tuner.space import Space
 from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 
-from .tasks import double
+from .tasks import double, wait_until
 
 CPUS = os.sched_getaffinity(0)
 
@@ -144,8 +143,7 @@ def test_spaces_are_learnt_while_nothing_is_asked():
     chooser.prepare(strategies[:1])
     chooser.prepare(strategies[1:])
     for strategy in strategies[1:]:
-        while strategy.propose(1) != [(("parts", 3),)]:
-            time.sleep(0.01)
+        wait_until(lambda s=strategy: s.propose(1) == [(("parts", 3),)])
     chooser.close()
 
 

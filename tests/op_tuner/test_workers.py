@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 from burnish.op_tuner.workers import Workers, serve
 
-from .tasks import double, op_task
+from .tasks import double, op_task, wait_until
 from .test_isolate import alive
 
 pytest.importorskip("distributed")
@@ -52,6 +53,7 @@ class Site:
         os.close(writing)
         self.pids.append(pid)
         with os.fdopen(reading, "rb", 0) as stream:
+            assert select.select([stream], [], [], 60)[0], "the worker does not begin"
             self.address = stream.read(100).decode()
         assert self.address.startswith("tcp://127.0.0.1:")
         return pid
@@ -78,8 +80,7 @@ class Site:
 
     def kill_when_it_has_measured(self, worker):
         """One or two candidates of several that it was given at once."""
-        while not any(parent(pid) == worker for pid in self.spans()):
-            time.sleep(0.01)
+        wait_until(lambda: any(parent(pid) == worker for pid in self.spans()))
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
         self.pids.remove(worker)
