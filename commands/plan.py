@@ -92,8 +92,8 @@ def command(
         said = f"measured before; this plan is that of: {compile_line(model, workers, default_path(), **how)}"
         console.print(said, highlight=False, soft_wrap=True, markup=False)
     if cost.given_up:
-        when = "now" if measure else "before"
-        console.print(f"measured {when}; the plan by that is no faster in the network, and given up")
+        said = "measured now" if measure else "measured before"
+        console.print(f"{said}; the plan by that is no faster in the network, and given up", soft_wrap=True)
     console.print(f"memory {megabytes(found.memory or 0)}: weights, arena, scratch", highlight=False)
     if html:
         write_file(html, page(found))

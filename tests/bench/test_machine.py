@@ -1,3 +1,5 @@
+from itertools import chain
+
 import llvmlite.binding as llvm
 import pytest
 from burnish.commands import machine
@@ -16,7 +18,10 @@ def test_limits_are_plausible_on_any_machine():
     assert limits.gflops.keys() == limits.read_gbs.keys() == {1, 2}
     assert 1 < limits.gflops[1] < 2000
     assert 0.1 < limits.read_gbs[1] < 5000
-    assert limits.gflops[2] > 0  # a second thread may find no free core
+    # A second thread may find no free core, but shares nothing with the first that would stop it: where other
+    # work met only one of the two, the next measurement tells.
+    again = (machine.measure_limits((1, 2)).gflops for _ in range(4))
+    assert any(gflops[2] > 0.5 * gflops[1] for gflops in chain([limits.gflops], again))
 
 
 @pytest.mark.parametrize("floats, accumulators, fused", [(16, 24, True), (8, 12, True), (4, 12, False)])

@@ -279,12 +279,12 @@ def test_opening_is_fast(kernels, tmp_path):
     blob = encode(replace(plan, weights_size=weights.nbytes))
     link_module([kernels.object], blob, weights.tobytes(), plan.kernels, path)
     times = []
-    for _ in range(7):
+    for _ in range(20):
         start = time.perf_counter()
         module = open_module(path)
         times.append(time.perf_counter() - start)
         del module
-    assert min(times) < 0.5  # 20 ms on a quiet machine
+    assert min(times) < 0.1  # 20 ms on a quiet machine
 
 
 def test_too_many_weights_are_refused(kernels, tmp_path):
