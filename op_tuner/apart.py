@@ -72,7 +72,7 @@ class Apart:
     ) -> Generator[tuple[int, Measurement], None, None]:
         """As `Local`. This process keeps to the CPUs that do not measure meanwhile."""
         new = {c.task.digest: c.task for c in candidates if c.task.digest not in self._known}
-        wanted = [(c.task.digest, c.config, c.beat) for c in candidates]
+        wanted = [(c.task.digest, c.config, c.beat, c.built) for c in candidates]
         with keeping_to(self.idle):
             self._process.send((list(new.values()), wanted, alone))
             self._known |= set(new)
@@ -113,7 +113,7 @@ def _serve(stream: Connection) -> None:
             tasks[task.digest] = task
             with suppress(Exception):  # that is for candidates to say
                 Space(task).default()  # what a template finds out of a task, so that children need not
-        candidates = [Candidate(tasks[digest], config, beat) for digest, config, beat in wanted]
+        candidates = [Candidate(tasks[digest], *how) for digest, *how in wanted]
         with closing(local(candidates, alone)) as results:
             while stream.recv() == NEXT:
                 answer = _next(results, local)

@@ -130,7 +130,7 @@ class Child:
     @property
     def waits(self) -> bool:
         """Whether it did when it was last looked at: for `go`."""
-        return self._data.endswith(b"\n" + _PAUSE)
+        return self._data == _PAUSE or self._data.endswith(b"\n" + _PAUSE)
 
     @property
     def seconds(self) -> float:

@@ -22,7 +22,7 @@ from ..compiler.kernel_task import KernelTask
 from .costs import record_of
 from .hardware import Hardware
 from .isolate import Spans
-from .measure import Measurement, middle
+from .measure import Built, Measurement, middle
 from .records import PLAN, Record
 from .space import Point
 from .tuned_task import TunedTask
@@ -78,10 +78,10 @@ class Confirming:
         self.failure = ""
         self._prepared: float | None = None  # seconds that preparing took
 
-    def keep(self, found: TunedTask, point: Point, kernel: Kernel | None) -> None:
+    def keep(self, found: TunedTask, point: Point, built: Built | None) -> None:
         """The kernel of a config that may be compared; others are not kept."""
-        if kernel is not None and point in (found.default, *_rivals(found)):
-            self.network.keep(found.task, point, kernel)
+        if built is not None and point in (found.default, *_rivals(found)):
+            self.network.keep(found.task, point, built.kernel)
 
     def expected(self, tasks: Sequence[TunedTask], network: float) -> float:
         """Seconds that comparing will take, where a run of the network takes `network`."""

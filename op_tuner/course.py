@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import InputError
@@ -19,7 +20,7 @@ from .choosing import Learning
 from .costs import made_by, record_of
 from .isolate import Candidate, Local
 from .learner import Learner
-from .measure import SECONDS
+from .measure import SECONDS, Built
 from .model import OBJECTIVES
 from .records import Records
 from .search import Genetic, Random, Strategy
@@ -81,8 +82,7 @@ class Times:
             times = {p: told(t) or float("inf") for p, t in self.of(task).items()}
             bound = CLOSE * min(times.values())
             close = [p for p in missing if times[p] <= bound < float("inf")]
-            for _ in range(SURE - 1):
-                self._measure(task, close, alone=True)
+            self._repeat(task, close, SURE - 1)
 
     def again(self, task: KernelTask, points: Iterable[Point], rounds: int) -> dict[Point, float]:
         """The median of `rounds` measurements beside the first, in turns. Where one of the points lacks some,
@@ -90,23 +90,38 @@ class Times:
         different = list(dict.fromkeys(points))
         self.measure_missing(task, different)
         if any(len(self.of(task)[point]) < SURE + rounds for point in different):
-            for _ in range(SURE - 1 + rounds):  # so that none lacks any afterwards
-                self._measure(task, different, alone=True)
+            self._repeat(task, different, SURE - 1 + rounds)  # so that none lacks any afterwards
         found = {p: [t for t in self.of(task)[p][-rounds:] if t is not None] for p in different}
         return {p: statistics.median(times) if times else float("inf") for p, times in found.items()}
 
-    def _measure(self, task: KernelTask, points: Sequence[Point], alone: bool = False) -> None:
+    def _repeat(self, task: KernelTask, points: Sequence[Point], rounds: int) -> None:
+        """In turns. What can be kept of a candidate is built once."""
+        built: dict[Point, Built | None] = {}
+        for _ in range(rounds):
+            built = self._measure(task, points, built, alone=True)
+
+    def _measure(
+        self,
+        task: KernelTask,
+        points: Sequence[Point],
+        built: Mapping[Point, Built | None] = MappingProxyType({}),
+        alone: bool = False,
+    ) -> dict[Point, Built | None]:
+        """What the candidates were built to, where that can be kept."""
         known = (seconds for t in self.of(task).values() if (seconds := told(t)) is not None)
         beat = min(known, default=math.inf) if self.brief else math.inf
-        candidates = [Candidate(task, Space.config(point), beat) for point in points]
+        candidates = [Candidate(task, Space.config(point), beat, built.get(point)) for point in points]
+        kept: dict[Point, Built | None] = {}
         with closing(self.measure(candidates, alone)) as results:
             for n, result in results:
                 point = points[n]
+                kept[point] = result.built
                 result = replace(result, config=dict(point))  # one that died may not have asked everything
                 record = record_of(task, result, self.threads, self.evict, self.measure.hardware)
                 self.records.add(record)
                 self.measured += 1
                 self.of(task).setdefault(point, []).append(record.seconds)
+        return kept
 
 
 def told(times: Sequence[float | None]) -> float | None:

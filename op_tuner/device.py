@@ -65,7 +65,7 @@ def measure_here(request: Request) -> Answer:
     if device != request.device:
         return Answer(device, [])
     measurer = Local(**request.options, hardware=device.hardware, paced=False)
-    results = [(n, replace(r, kernel=None)) for n, r in measurer(request.candidates, request.alone)]
+    results = [(n, replace(r, built=None)) for n, r in measurer(request.candidates, request.alone)]
     return Answer(device, results, measurer.spans.seconds)
 
 

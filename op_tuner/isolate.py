@@ -49,11 +49,13 @@ RECENT = 0.2  # weight of the latest one
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config to measure. What is clearly slower than `beat` seconds need not be measured well."""
+    """A config to measure; what is clearly slower than `beat` seconds need not be measured well. An earlier
+    measurement may have told what it is `built` to."""
 
     task: KernelTask
     config: Config
     beat: float = math.inf
+    built: Built | None = None
 
 
 class Local:
@@ -103,7 +105,7 @@ class Local:
         in_turn = alone or self._in_turn(cores)
         with keeping_to(cores.spare):
             for position, result in _Batch(self, candidates, cores, in_turn):
-                if result.running:
+                if result.running and candidates[position].built is None:
                     self._took = (
                         (1 - RECENT) * self._took[0] + RECENT * result.building,
                         (1 - RECENT) * self._took[1] + RECENT * result.running,
@@ -155,7 +157,7 @@ class _Job:
     position: int
     candidate: Candidate
     config: dict[str, object] = field(default_factory=dict)
-    kernel: Kernel | None = None
+    built: Built | None = None
     building: float = 0.0
     messages: int = 0  # that were heard of building
 
@@ -165,7 +167,7 @@ class _Batch:
         self.measurer, self.cores, self.in_turn = measurer, cores, in_turn
         self.building_on = cores.spare | cores.measuring if in_turn else cores.spare
         self.builders = min(MOST_BUILDERS, len(self.building_on))
-        self.waiting = deque(_Job(n, c) for n, c in enumerate(candidates))
+        self.waiting = deque(_job(n, c) for n, c in enumerate(candidates))
         self.building: list[tuple[Child, _Job]] = []
         self.built: deque[tuple[Child, _Job]] = deque()
         self.running: list[tuple[Child, _Job]] = []
@@ -206,7 +208,7 @@ class _Batch:
             self.building.remove(entry)
             child, job = entry
             messages = child.heard()
-            if child.waits and _kernel_of(job, messages):
+            if child.waits and _built_of(job, messages):
                 job.building = self._took(messages, 0.0)
                 job.messages = len(messages)
                 self.built.append(entry)
@@ -222,7 +224,7 @@ class _Batch:
             messages = ending.messages[job.messages :]
             result = _result(job, messages, ending.error, ending.detail)
             running = self._took(messages, ending.seconds)
-            yield job.position, replace(result, building=job.building, running=running, kernel=job.kernel)
+            yield job.position, replace(result, building=job.building, running=running, built=job.built)
 
     def _leave(self, child: Child) -> Ending:
         """Of a child that is ended, or that has said what it measured and may take its time to end."""
@@ -241,15 +243,20 @@ class _Batch:
         return seconds
 
 
-def _kernel_of(job: _Job, messages: Sequence[object]) -> bool:
+def _job(position: int, candidate: Candidate) -> _Job:
+    built = candidate.built
+    return _Job(position, candidate, dict(built.config) if built else {}, built)
+
+
+def _built_of(job: _Job, messages: Sequence[object]) -> bool:
     """Whether a kernel has been built; learns the config's answers."""
     with suppress(TypeError, ValueError, KeyError):  # a process whose memory was spoilt may say anything
         for message in messages:
             if isinstance(message, list):
                 job.config[str(message[0])] = tuples(message[1])
             elif isinstance(message, dict):
-                job.kernel = _kernel(message["built"])
-    return job.kernel is not None
+                job.built = _built(message["built"], job.config)
+    return job.built is not None
 
 
 def _result(job: _Job, messages: Sequence[object], error: str, detail: str) -> Measurement:
@@ -264,10 +271,12 @@ def _result(job: _Job, messages: Sequence[object], error: str, detail: str) -> M
 
 
 def _acting(candidate: Candidate, options: dict[str, Any], measuring: Collection[int]) -> Act:
-    """Builds a candidate, waits, and measures it on these CPUs."""
+    """Builds a candidate, unless it is built, waits, and measures it on these CPUs."""
 
     def act(parent: Parent) -> None:
-        result = _timed(parent, lambda: build(candidate.task, _Telling(candidate.config, parent)))
+        result: Built | Measurement | None = candidate.built
+        if result is None:
+            result = _timed(parent, lambda: build(candidate.task, _Telling(candidate.config, parent)))
         if isinstance(result, Built):
             parent.wait()
             pin(measuring)
@@ -289,14 +298,14 @@ def _timed(parent: Parent, work: Callable[[], Built | Measurement]) -> Built | M
         result = Measurement.failed("memory", str(error))
     except Exception as error:
         result = Measurement.failed("build", f"{type(error).__name__}: {error}")
-    said = {"built": _plain(result.kernel)} if isinstance(result, Built) else {"measured": _bare(result)}
+    said = {"built": _plain(result)} if isinstance(result, Built) else {"measured": _bare(result)}
     parent.send({**said, "seconds": time.monotonic() - started})
     return result
 
 
 def _bare(result: Measurement) -> dict[str, Any]:
     """Without its config, whose answers have been told."""
-    return {**asdict(replace(result, config={}, kernel=None)), "config": None}
+    return {**asdict(replace(result, config={}, built=None)), "config": None}
 
 
 class _Telling(Recorder):
@@ -312,8 +321,15 @@ class _Telling(Recorder):
         return answer
 
 
-def _plain(kernel: Kernel) -> dict[str, Any]:
-    return {**asdict(kernel), "object": base64.b64encode(kernel.object).decode()}
+def _plain(built: Built) -> dict[str, Any]:
+    """Without its config, whose answers have been told."""
+    kernel = {**asdict(built.kernel), "object": base64.b64encode(built.kernel.object).decode()}
+    return {"kernel": kernel, "sizes": built.sizes, "program": base64.b64encode(built.program).decode()}
+
+
+def _built(data: dict[str, Any], config: dict[str, object]) -> Built:
+    program = base64.b64decode(data["program"])
+    return Built(_kernel(data["kernel"]), tuple(data["sizes"]), config, program)
 
 
 def _launch(data: dict[str, Any] | None) -> Launch | None:

@@ -58,6 +58,17 @@ _LINKS = 4096  # of the chain that tells the clock: some microseconds
 
 
 @dataclass(frozen=True)
+class Built:
+    """A candidate's machine code. `sizes` are the bytes of its parameters, `program` is what a GPU's module
+    holds."""
+
+    kernel: Kernel
+    sizes: tuple[int, ...]
+    config: Mapping[str, object]
+    program: bytes = b""
+
+
+@dataclass(frozen=True)
 class Measurement:
     """`seconds` is the median, of a GPU, whose clock ticks every half microsecond, the trimmed mean; `spread`
     (upper - lower quartile) / median; `error` is None or one of
@@ -76,7 +87,7 @@ class Measurement:
     building: float = 0.0  # seconds, in a child process
     running: float = 0.0  # seconds, checking included
     pace: float = 0.0  # multiply-adds of a chain that the core made a second meanwhile; 0 if not known
-    kernel: Kernel | None = field(default=None, repr=False, compare=False)  # where a child built it
+    built: Built | None = field(default=None, repr=False, compare=False)  # what a child measured
 
     @property
     def noisy(self) -> bool:
@@ -103,17 +114,6 @@ class Recorder:
 
     def require(self, condition: bool, reason: str = "") -> None:
         self._config.require(condition, reason)
-
-
-@dataclass(frozen=True)
-class Built:
-    """A candidate's machine code. `sizes` are the bytes of its parameters, `program` is what a GPU's module
-    holds."""
-
-    kernel: Kernel
-    sizes: tuple[int, ...]
-    config: Mapping[str, object]
-    program: bytes = b""
 
 
 def measure(

@@ -183,7 +183,7 @@ class Simulated:
 
     def _report(self, candidate: Candidate, parent: Parent) -> None:
         result = self.measure(candidate)
-        parent.send(asdict(replace(result, kernel=None)))
+        parent.send(asdict(replace(result, built=None)))
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Builds, checks and counts a candidate in this process."""

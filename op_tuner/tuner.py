@@ -557,7 +557,7 @@ class Tuner:
         if point == found.default:
             found.disturbed = result.noisy and result.spread * result.seconds > CLOCK_NOISE
         if self.confirming is not None:
-            self.confirming.keep(found, point, result.kernel)
+            self.confirming.keep(found, point, result.built)
         where = (found.task.digest, self._batches, score, record.seconds)
         self.history.append(Trial(*where, found.after, self.after, self._elapsed()))
 

@@ -39,9 +39,17 @@ def test_it_measures_as_local_does(process):
         found = dict(measure(candidates(4, 8, 3)))
         assert [found[n].config["lanes"] for n in range(2)] == [4, 8]
         assert [found[n].error is None for n in range(3)] == [True, True, False]
-        assert all(found[n].kernel and found[n].building > 0 < found[n].running for n in range(2))
+        assert all(found[n].built and found[n].building > 0 < found[n].running for n in range(2))
         assert 0 < measure.spans.seconds <= sum(r.building + r.running for r in found.values())
     assert os.sched_getaffinity(0) == before
+
+
+def test_what_is_built_is_not_built_again(process):
+    measure = Apart(process, 1, **QUICK)
+    first = [found for _, found in measure(candidates(4, 8))]
+    again = dict(measure([replace(c, built=f.built) for c, f in zip(candidates(4, 8), first)], alone=True))
+    assert [(again[n].error, again[n].config["lanes"]) for n in range(2)] == [(None, 4), (None, 8)]
+    assert all(found.building == 0 < found.running for found in again.values())
 
 
 def test_whoever_stops_listening_may_ask_again(process):

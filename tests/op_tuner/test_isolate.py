@@ -41,6 +41,17 @@ def test_a_good_candidate():
     assert found.config["lanes"] == 4
 
 
+def test_what_is_built_is_only_run():
+    """The config is not asked."""
+    first = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
+    ((_, again),) = Local(**QUICK)([Candidate(double(), Doing(leave), built=first.built)])
+    assert (again.error, again.config, again.building) == (None, first.config, 0) and again.seconds > 0
+    short = replace(first.built, sizes=(4, 4))
+    ((_, wrong),) = Local(**QUICK)([Candidate(double(), Doing(leave), built=short)])
+    assert wrong.error == "build" and "operand 0 has" in wrong.detail
+    assert measure_isolated(double(), Doing(leave), **QUICK).error == "exit"
+
+
 @pytest.mark.parametrize(
     ("act", "error", "detail"),
     [
