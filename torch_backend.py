@@ -90,15 +90,22 @@ class _Traced:
                 i.name: torch.empty(i.shape, dtype=getattr(torch, i.dtype.name), device=device)
                 for i in module.outputs
             }
-            module.run({name: now[n].detach() for name, n in positions.items()}, out=made)
+            module.run({name: _placed(now[n]) for name, n in positions.items()}, out=made)
             tensors = iter(outputs)
             return tuple(made[next(tensors)] if c is _TENSOR else c for c in constants)
 
         return run
 
 
+VECTOR_BYTES = 16  # at whose multiples a GPU's kernels expect their operands
 _TENSOR = object()
 """Among what a graph returns: not known when it is compiled."""
+
+
+def _placed(argument: Any) -> Any:
+    """As kernels read it: without gaps, and where the device reads vectors."""
+    dense = argument.detach().contiguous()
+    return dense.clone() if dense.is_cuda and dense.data_ptr() % VECTOR_BYTES else dense
 
 
 def _is_weight(value: Any) -> bool:

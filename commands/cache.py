@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -50,15 +52,21 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _size(entry: Path) -> int:
-    files = entry.rglob("*") if entry.is_dir() else [entry]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    """Bytes; of what another process finishes or deletes meanwhile, none."""
+    total = 0
+    for folder, _, names in os.walk(entry) if entry.is_dir() else [(entry.parent, (), [entry.name])]:
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
 
 
 def _delete(entries: list[Path]) -> None:
     for entry in entries:
         try:
             if entry.is_dir():
-                shutil.rmtree(entry)
+                with suppress(FileNotFoundError):  # by whoever deletes it, too
+                    shutil.rmtree(entry)
             else:
                 entry.unlink(missing_ok=True)
         except OSError as error:

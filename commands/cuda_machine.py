@@ -17,6 +17,7 @@ from ..compiler.cuda_device import CudaDevice
 COPY_BYTES = 1 << 30
 MATRIX = 8192  # rows and columns
 TRIES = 8
+LOADED = 3.0  # seconds of work while the clocks are asked for, which takes up to one
 CLOCKS = "clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem"
 PRECISIONS = ("f32", "tf32", "f16")
 
@@ -59,8 +60,8 @@ def measure_with(torch: Any, device: CudaDevice) -> CudaMachine:
     for precision, product in _products(torch):
         seconds = _seconds(torch, product)
         gflops[precision] = 2 * MATRIX**3 / seconds / 1e9
-        for _ in range(round(1 / seconds) if precision == "f32" else 0):
-            product()  # a second of work that nobody waits for yet
+        for _ in range(round(LOADED / seconds) if precision == "f32" else 0):
+            product()  # work that nobody waits for yet
         found = found or clocks(device)
         torch.cuda.synchronize()
     torch.cuda.empty_cache()

@@ -37,9 +37,10 @@ def check_different(*paths: Path | None) -> None:
     """InputError if two of the files are one: what is written last would replace the other."""
     seen: set[Path] = set()
     for path in filter(None, paths):
-        if path.resolve() in seen:
+        real = Path(os.path.realpath(path))
+        if real in seen:
             raise InputError(f"{path} is named for two things; give each a file of its own")
-        seen.add(path.resolve())
+        seen.add(real)
 
 
 def file_names(values: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ import click
 from ..errors import InputError
 from ..models.zoo import build, names
 from .files import check_writable, megabytes, write_file
+from .options import LARGEST
 
 
 @click.command("zoo")
@@ -20,9 +21,20 @@ from .files import check_writable, megabytes, write_file
     metavar="MODEL.onnx",
     help="File to write (default: NAME.onnx).",
 )
-@click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Inputs in one run.")
-@click.option("--image", type=int, metavar="PIXELS", help="Height and width of the input image.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the random weights.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, LARGEST),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Inputs in one run.",
+)
+@click.option(
+    "--image", type=click.IntRange(1, LARGEST), metavar="PIXELS", help="Height and width of the input image."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the random weights."
+)
 def command(name, output, batch, image, seed):
     """List the built-in networks, or write network NAME as an .onnx file.
 

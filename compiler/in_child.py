@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ def in_child(question: Callable[[], object]) -> Any:
     os.close(theirs)
     with open(ours, "rb") as answer:
         text = answer.read()
-    os.waitpid(child, 0)
+    with suppress(ChildProcessError):  # where SIGCHLD is ignored, nothing is left of it
+        os.waitpid(child, 0)
     return json.loads(text) if text else None
 
 
 def is_loaded(library: str) -> bool:
     """Whether this process has loaded a library whose file's name contains this."""
-    return library in Path("/proc/self/maps").read_text()
+    return library in Path("/proc/self/maps").read_text(errors="replace")

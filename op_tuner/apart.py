@@ -15,7 +15,7 @@ from typing import Any
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import BurnishError, InternalError, RunError
-from .child import begin_server, interrupts_later
+from .child import begin_server, interrupts_later, reap
 from .cores import keeping_to
 from .isolate import Candidate, Local
 from .measure import Measurement
@@ -32,7 +32,7 @@ class Process:
 
     def close(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        reap(self.pid)
         self._stream.close()
 
     def send(self, message: object) -> None:

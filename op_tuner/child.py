@@ -11,7 +11,6 @@ import gc
 import json
 import os
 import resource
-import select
 import signal
 import sys
 import threading
@@ -19,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -117,8 +116,8 @@ class Child:
         now = time.monotonic()
         self._left -= min(now - self._seen, 2 * _LISTEN)
         self._seen = now
-        ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        while select.select([self._stream], [], [], 0)[0]:
+        ended = _has_ended(self._pid)
+        while wait([self._stream], 0):
             part = os.read(self._stream, 1 << 20)
             if not part:
                 self._ended = True
@@ -154,8 +153,11 @@ class Child:
         os.close(self._stream)
         os.close(self._voice)
         kill_all(self._pid)
-        _, status, usage = os.wait4(self._pid, 0)
-        error, detail = self._how(status, usage.ru_maxrss << 10)
+        try:
+            _, status, usage = os.wait4(self._pid, 0)
+            error, detail = self._how(status, usage.ru_maxrss << 10)
+        except ChildProcessError:
+            error, detail = "exit", "the process ended; how is not known, since SIGCHLD is ignored here"
         return Ending(_messages(self._data), error, detail, seconds)
 
     def outcome(self) -> Ending:
@@ -183,7 +185,20 @@ class Child:
     @staticmethod
     def wait(children: Sequence[Child]) -> None:
         """Until one of them says something or ends, or a tenth of a second is over."""
-        select.select([c._stream for c in children if not c._ended], [], [], _LISTEN)
+        wait([c._stream for c in children if not c._ended], _LISTEN)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # where SIGCHLD is ignored, nothing is left of it
+        return True
+
+
+def reap(pid: int) -> None:
+    """Waits for a child's end; nothing to do where SIGCHLD is ignored and it has ended."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 @contextmanager
@@ -253,8 +268,7 @@ def answer_of(
         raise ChildEnded(_ending(os.waitpid(pid, 0)[1])) from None
     finally:
         kill_all(pid)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+        reap(pid)
 
 
 def _ending(status: int) -> str:
@@ -316,7 +330,7 @@ def _resident_bytes() -> int:
 def _kilobytes(file: str, name: str) -> int:
     """A number of a file of the system; 0 where it does not say."""
     try:
-        with open(file) as f:
+        with open(file, errors="replace") as f:
             return next(int(line.split()[1]) for line in f if line.startswith(name))
     except (OSError, StopIteration):
         return 0

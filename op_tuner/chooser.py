@@ -18,7 +18,7 @@ from typing import Any
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import BurnishError, InternalError
-from .child import begin_server
+from .child import begin_server, reap
 from .cores import one_blas_thread, pin
 from .search import Random
 from .space import Point, Space
@@ -112,7 +112,7 @@ class Chooser:
     def _end(self) -> None:
         if self._pid is not None:
             os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+            reap(self._pid)
             self._stream.close()
         self._pid = None
 

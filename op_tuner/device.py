@@ -16,7 +16,7 @@ from typing import Any
 
 from ..compiler.target import Target
 from ..errors import BurnishError, InputError, RunError
-from .child import begin_server
+from .child import begin_server, reap
 from .costs import made_by
 from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local
@@ -90,7 +90,7 @@ class Server:
 
     def close(self) -> None:
         os.kill(self.pid, signal.SIGKILL)  # any other signal is lost if the new process has not got so far
-        os.waitpid(self.pid, 0)
+        reap(self.pid)
 
 
 def _serve(stream: Connection) -> None:

@@ -190,8 +190,8 @@ def _check_answer(knob: str, answer: Any) -> None:
     if isinstance(answer, tuple):
         for part in answer:
             _check_answer(knob, part)
-    elif type(answer) not in (str, int, float, bool):
-        raise TypeError(f"the answer to {knob} is a {type(answer).__name__}")
+    elif type(answer) not in (str, int, bool) and not (type(answer) is float and math.isfinite(answer)):
+        raise TypeError(f"the answer to {knob} is {answer!r:.40}")
 
 
 def default_path() -> Path:

@@ -60,11 +60,15 @@ class Workers:
         self.address = checked_address(address)
         try:
             self._client = self._distributed.Client(address, timeout=CONNECT, set_as_default=False)
-        except (OSError, ValueError, TimeoutError, asyncio.TimeoutError) as error:
+        except (OSError, ValueError, TypeError, TimeoutError, asyncio.TimeoutError) as error:
             raise InputError(f"no dask scheduler at {address}: {error}") from None
         self._unable: dict[str, str] = {}  # why, by address
         self._asked: dict[Any, list[str] | None] = {}  # the workers that alone may do it, by future
-        self.device = self._agree(target or host())
+        try:
+            self.device = self._agree(target or host())
+        except BaseException:
+            self._client.close()
+            raise
         self.hardware = self.device.hardware
         self.spans = Spans()
         self.idle: tuple[int, ...] = ()  # forking does not go well with the threads of a client
@@ -217,6 +221,7 @@ def serve(
     tool = distributed()
     import dask
 
+    host = _checked_host(host)
     if scheduler is not None and _is_loopback(host) != _is_loopback(_host_of(checked_address(scheduler))):
         raise InputError(f"scheduler {scheduler} and host {host}: expected both on loopback, or neither")
     with (
@@ -264,8 +269,19 @@ def _host_of(address: str) -> str:
     return address.rpartition("://")[2].rpartition(":")[0].strip("[]")
 
 
+def _checked_host(host: str) -> str:
+    """As dask names it. An empty one would stand for all addresses of this machine."""
+    if host == "localhost":
+        return host
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        raise InputError(f"host {host!r}: expected an IP address of this machine, or localhost") from None
+    return f"[{address}]" if address.version == 6 else str(address)
+
+
 def _is_loopback(host: str) -> bool:
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False

@@ -280,11 +280,10 @@ class Context:
         """Runs once on the bound memory. RunError names the node that failed."""
         self._begin()
         try:
-            code = self._run(self._handle)
+            if code := self._run(self._handle):
+                self._check(code)  # before another thread may run it
         finally:
             self._busy.release()
-        if code:
-            self._check(code)
 
     def run_profiled(self) -> list[StepTime]:
         """Runs once and says what each step took."""

@@ -41,7 +41,7 @@ PROGRAM = "runner"  # the main function of a module that is a program
 KINDS = ("so", "a", "program")
 _DEVICE_SOURCES = tuple(dict.fromkeys(source for sources in DEVICES.values() for source in sources))
 _ALL = CORE + LIBRARY_ONLY + _DEVICE_SOURCES
-_FLAGS = ("-std=c11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fno-ident", "-ffunction-sections")
+_FLAGS = ("-std=c11", "-O2", "-fPIC", "-Wall", "-Wextra", "-fno-ident", "-ffunction-sections")
 _PLAN_HEADER = struct.Struct("<8sII5Q12I")
 _TRAILER = struct.Struct("<32s392s48sIIQQ")
 _MODULE_VERSION = 1

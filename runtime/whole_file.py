@@ -27,7 +27,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o6
         if is_of_system(path):
             raise InputError(f"cannot write {path}: it stands for a file here; name that one")
         path = Path(os.path.realpath(path))
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.")
         with os.fdopen(handle, "wb") as file:
             write(file)
         os.chmod(name, mode & ~_umask())
@@ -48,5 +48,9 @@ def is_of_system(path: Path) -> bool:
 
 def _umask() -> int:
     """Without changing it, as os.umask does for all threads."""
-    found = re.search(r"^Umask:\s*(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    try:
+        status = Path("/proc/self/status").read_text(errors="replace")  # a process may have any name
+    except OSError:
+        return 0o022
+    found = re.search(r"^Umask:\s*(\d+)", status, re.MULTILINE)
     return int(found[1], 8) if found else 0o022

@@ -10,8 +10,8 @@ import numpy as np
 from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
 from ..ir.loops import Program, Store, loop
-from ..ir.scalar import Expr, Load, Var, const, select
-from ..ir.types import I64, DType, TensorType
+from ..ir.scalar import Expr, Load, Var, const, minimum, select
+from ..ir.types import I64, U64, DType, TensorType
 from .base import Op
 from .programs import copy_step, nest, program_buffers
 from .shapes import axis_of, fail, given, same_dtype, size_of, wide_array, widen, wrap_index, wrapped_array
@@ -138,6 +138,8 @@ class OneHot(Op):
         return (TensorType(values.dtype, (*indices.dims[:axis], self.depth, *indices.dims[axis:])),)
 
     def reference(self, indices: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, ...]:
+        if indices.dtype == np.uint64:
+            indices = np.minimum(indices, np.uint64(self.depth))
         none = np.isnan(indices) if indices.dtype.kind == "f" else np.zeros(indices.shape, np.bool_)
         index = np.where(none, -self.depth - 1, np.where(none, 0, indices).astype(np.int64))
         index = np.where(index < 0, index + self.depth, index)
@@ -149,6 +151,8 @@ class OneHot(Op):
 
         def body(*i: Expr) -> Expr:
             given = indices[(*i[:axis], *i[axis + 1 :])]
+            if given.dtype is U64:  # what would be a negative number
+                given = minimum(given, const(self.depth, U64))
             index = s.cast(given, I64)
             if given.dtype.is_float:
                 index = select(s.call("isnan", given), const(-self.depth - 1), index)

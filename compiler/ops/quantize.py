@@ -16,7 +16,7 @@ from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
 from ..ir.numpy_scalar import convert
 from ..ir.scalar import Expr
-from ..ir.types import DTYPES, F32, I32, U8, DType, TensorType, dtype_of
+from ..ir.types import DTYPES, F32, I32, I64, U8, DType, TensorType, dtype_of
 from .base import Decomposer, Op
 from .conv import ConvInteger
 from .elementwise import Binary, Cast, Unary
@@ -140,7 +140,7 @@ class DequantizeLinear(_Linear):
         to = DTYPES[self.to]
 
         def body(*i: Expr) -> Expr:
-            exact = I32 if x.dtype.is_integer else F32
+            exact = F32 if not x.dtype.is_integer else I32 if zero is None or x.dtype.bytes < 4 else I64
             value = s.cast(x[i], exact)
             if zero is not None:
                 value = value - s.cast(self._place(zero, i), exact)

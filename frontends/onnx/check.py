@@ -39,8 +39,8 @@ def load(source: str | Path | bytes | ModelProto) -> Model:
     """Reads and checks a model. InputError if the file cannot be read, ModelError if it is no valid model,
     UnsupportedError for an opset, operator or kind of value outside what Burnish knows."""
     proto, folder = _parse(source)
-    _check_text(proto)
     _check_depth(proto)
+    _check_text(proto)
     opsets = opset_imports(proto.opset_import, "the model")
     skeleton = _skeleton(proto)
     for nodes in (skeleton.graph.node, *(f.node for f in skeleton.functions)):
@@ -134,7 +134,7 @@ def _check_depth(model: ModelProto) -> None:
 
 
 def node_label(node: NodeProto) -> str:
-    return f"node {node.name or '/'.join(node.output)!r} ({node.op_type})"
+    return f"node {node.name or '/'.join(map(str, node.output))!r} ({node.op_type})"
 
 
 def _skeleton(model: ModelProto) -> ModelProto:

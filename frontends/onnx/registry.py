@@ -136,7 +136,19 @@ class NodeContext:
         return array
 
     def ints(self, value: str | None, what: str) -> tuple[int, ...]:
-        return tuple(int(v) for v in np.asarray(self.value(value, what)).ravel())
+        array = np.asarray(self.value(value, what))
+        if array.dtype.kind not in "iu":
+            raise ModelError(f"{self.label}: its {what} is of {array.dtype}, expected integers")
+        return tuple(int(v) for v in array.ravel())
+
+    def int_(self, value: str | None, what: str, whole: bool = True) -> int:
+        """`whole`: floats are refused, otherwise truncated."""
+        array = np.asarray(self.value(value, what))
+        if array.size != 1:
+            raise ModelError(f"{self.label}: its {what} has {array.size} elements, expected one")
+        if not whole and array.dtype.kind == "f" and np.isfinite(array).all():
+            return int(array.reshape(()))
+        return self.ints(value, what)[0]
 
     def const(self, array: np.ndarray, narrow: str = "") -> str:
         """`narrow`: of `narrow.stored_array`."""

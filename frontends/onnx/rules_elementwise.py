@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...compiler.ir.types import F32, DType
+from ...compiler.ir.types import BOOL, F32, DType
 from ...compiler.ops.elementwise import Binary, Cast, Unary, Where
 from ...compiler.ops.movement import Identity
+from ...errors import ModelError
 from .external_data import onnx_dtype
 from .registry import NodeContext, onnx
 
@@ -14,15 +15,16 @@ UNARY_NAMES = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan",
     "Atanh": "atanh", "BitwiseNot": "not", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf",
     "Exp": "exp", "Floor": "floor", "HardSwish": "hard_swish", "IsNaN": "isnan", "Log": "log", "Mish": "mish",
-    "Neg": "neg", "Not": "not", "Reciprocal": "reciprocal", "Relu": "relu", "Round": "round",
+    "Neg": "neg", "Reciprocal": "reciprocal", "Relu": "relu", "Round": "round",
     "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Softplus": "softplus",
     "Softsign": "softsign", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
 }  # fmt: skip
 BINARY_NAMES = {
-    "Add": "add", "And": "and", "BitwiseAnd": "and", "BitwiseOr": "or", "BitwiseXor": "xor", "Div": "div",
+    "Add": "add", "BitwiseAnd": "and", "BitwiseOr": "or", "BitwiseXor": "xor", "Div": "div",
     "Equal": "eq", "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt", "LessOrEqual": "le", "Mul": "mul",
-    "Or": "or", "PRelu": "prelu", "Sub": "sub", "Xor": "xor",
+    "PRelu": "prelu", "Sub": "sub",
 }  # fmt: skip
+LOGICAL_NAMES = {"And": "and", "Not": "not", "Or": "or", "Xor": "xor"}
 PARAMETERS: dict[str, tuple[str, dict[str, float]]] = {
     "Celu": ("celu", {"alpha": 1.0}),
     "Elu": ("elu", {"alpha": 1.0}),
@@ -44,6 +46,15 @@ def _binary_rule(fn: str):
     return lambda c, a, b: c.emit(Binary(fn), a, b)
 
 
+def _logical_rule(fn: str):
+    def rule(c: NodeContext, *values: str):
+        if wrong := [c.type(x) for x in values if c.type(x).dtype is not BOOL]:
+            raise ModelError(f"{c.label}: an input is {wrong[0]}, expected bool")
+        return c.emit(Unary(fn) if len(values) == 1 else Binary(fn), *values)
+
+    return rule
+
+
 def _parameter_rule(fn: str, attributes: dict[str, float]):
     def rule(c: NodeContext, x: str):
         params = tuple(float(c.attr(key, default)) for key, default in attributes.items())
@@ -60,6 +71,8 @@ for _name, _fn in UNARY_NAMES.items():
     onnx(_name)(_unary_rule(_fn))
 for _name, _fn in BINARY_NAMES.items():
     onnx(_name)(_binary_rule(_fn))
+for _name, _fn in LOGICAL_NAMES.items():
+    onnx(_name)(_logical_rule(_fn))
 for _name, (_fn, _attributes) in PARAMETERS.items():
     onnx(_name)(_parameter_rule(_fn, _attributes))
 for _name, _fn in (("Max", "max"), ("Min", "min"), ("Sum", "add")):

@@ -58,7 +58,7 @@ def tensor_scatter(c: NodeContext, past: str, update: str, start: str | None = N
 
 @onnx("OneHot")
 def one_hot(c: NodeContext, indices: str, depth: str, values: str):
-    return c.emit(OneHot(c.attr("axis", -1), c.ints(depth, "depth")[0]), indices, values)
+    return c.emit(OneHot(c.attr("axis", -1), c.int_(depth, "depth", whole=False)), indices, values)
 
 
 @onnx("ReverseSequence")
@@ -77,7 +77,7 @@ def cum_prod(c: NodeContext, x: str, axis: str):
 
 
 def _cumulative(c: NodeContext, fn: str, x: str, axis: str):
-    along = axis_of(c.ints(axis, "axis")[0], c.type(x).rank)
+    along = axis_of(c.int_(axis, "axis"), c.type(x).rank)
     return c.emit(Cumulative(fn, along, bool(c.attr("exclusive", 0)), bool(c.attr("reverse", 0))), x)
 
 
@@ -89,7 +89,7 @@ def top_k_attribute(c: NodeContext, x: str):
 @onnx("TopK", since=10)
 def top_k(c: NodeContext, x: str, k: str):
     axis = axis_of(c.attr("axis", -1), c.type(x).rank)
-    return c.emit(TopK(axis, c.ints(k, "k")[0], bool(c.attr("largest", 1))), x)
+    return c.emit(TopK(axis, c.int_(k, "k"), bool(c.attr("largest", 1))), x)
 
 
 @onnx("Det")

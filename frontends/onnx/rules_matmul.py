@@ -12,6 +12,7 @@ from ...compiler.ir.types import F64
 from ...compiler.ops.elementwise import Binary, Cast
 from ...compiler.ops.matmul import Einsum, MatMul, MatMulInteger
 from ...compiler.ops.movement import Reshape
+from ...compiler.ops.shapes import broadcast_shape
 from ...errors import ModelError
 from .external_data import MAX_MADE_BYTES, checked_bytes
 from .registry import NodeContext, onnx
@@ -51,8 +52,12 @@ def matmul_integer(c: NodeContext, a: str, b: str, a_zero: str | None = None, b_
 
 @onnx("Gemm")
 def gemm(c: NodeContext, a: str, b: str, bias: str | None = None):
+    if c.type(a).rank != 2 or c.type(b).rank != 2:
+        raise ModelError(f"{c.label}: inputs {c.type(a)} and {c.type(b)}, expected two matrices")
     product = c.one(MatMul(bool(c.attr("transA", 0)), bool(c.attr("transB", 0))), a, b)
-    dtype = c.type(product).dtype
+    dtype, dims = c.type(product).dtype, c.type(product).dims
+    if bias is not None and broadcast_shape(dims, c.type(bias).dims) != dims:
+        raise ModelError(f"{c.label}: C is {c.type(bias)}, which does not broadcast to {list(dims)}")
     whole = all(float(c.attr(factor, 1.0)).is_integer() for factor in ("alpha", "beta"))
     if dtype.is_float or whole:
         return affine(c, product, bias)

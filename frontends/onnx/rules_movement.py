@@ -200,7 +200,20 @@ def _pad(
         before[axis_of(axis, rank)] = pads[n]
         after[axis_of(axis, rank)] = pads[n + len(axes)]
     mode = c.attr("mode", "constant")
+    if mode != "constant" and min(*before, *after, 0) < 0:  # what is cut off is not repeated
+        x = _cut(c, x, before, after)
+        before, after = [max(n, 0) for n in before], [max(n, 0) for n in after]
     return c.emit(Pad(tuple(before), tuple(after), mode), x, value if mode == "constant" else None)
+
+
+def _cut(c: NodeContext, x: str, before: Sequence[int], after: Sequence[int]) -> str:
+    """x without what negative pads cut off."""
+    dims = c.type(x).dims
+    starts = tuple(max(-p, 0) for p in before)
+    sizes = tuple(d - p - max(-q, 0) for d, p, q in zip(dims, starts, after))
+    if min(sizes) < 0:
+        raise ModelError(f"{c.label}: pads {list(before)} and {list(after)} cut more than {list(dims)} has")
+    return c.one(Slice(starts, sizes, (1,) * len(dims)), x)
 
 
 @onnx("CenterCropPad")
@@ -246,4 +259,4 @@ def space_to_depth(c: NodeContext, x: str):
 
 @onnx("Trilu")
 def trilu(c: NodeContext, x: str, k: str | None = None):
-    return c.emit(Trilu(bool(c.attr("upper", 1)), int(c.ints(k, "k")[0]) if k else 0), x)
+    return c.emit(Trilu(bool(c.attr("upper", 1)), c.int_(k, "k") if k else 0), x)

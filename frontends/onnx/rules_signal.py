@@ -22,7 +22,7 @@ def dft_attribute(c: NodeContext, x: str, length: str | None = None):
 
 @onnx("DFT", since=20)
 def dft(c: NodeContext, x: str, length: str | None = None, axis: str | None = None):
-    return _dft(c, x, length, c.ints(axis, "axis")[0] if axis else -2)
+    return _dft(c, x, length, c.int_(axis, "axis") if axis else -2)
 
 
 def _dft(c: NodeContext, x: str, length: str | None, axis: int) -> str:
@@ -34,10 +34,10 @@ def _dft(c: NodeContext, x: str, length: str | None, axis: int) -> str:
             f"{c.label}: its last axis must hold 1 or 2 parts and cannot be transformed: {c.type(x)}"
         )
     if onesided and inverse:
-        count = c.ints(length, "dft_length")[0] if length else 2 * (dims[axis] - 1)
+        count = c.int_(length, "dft_length") if length else 2 * (dims[axis] - 1)
         taken = count // 2 + 1
     else:
-        count = taken = c.ints(length, "dft_length")[0] if length else dims[axis]
+        count = taken = c.int_(length, "dft_length") if length else dims[axis]
     if count < 1:
         raise ModelError(f"{c.label}: a transform of {count} elements")
     after = tuple(taken - dims[axis] if n == axis else 0 for n in range(len(dims)))
@@ -80,7 +80,7 @@ def _transform(c: NodeContext, x: str, axis: int, table: np.ndarray) -> str:
 @onnx("STFT")
 def stft(c: NodeContext, signal: str, step: str, window: str | None = None, length: str | None = None):
     type = c.type(signal)
-    hop = c.ints(step, "frame_step")[0]
+    hop = c.int_(step, "frame_step")
     batch, samples = type.dims[:2]
     frame = c.type(window).dims[0] if window else samples
     if length:

@@ -49,7 +49,8 @@ def waits(torch, monkeypatch) -> list[str]:
         current.pop()
 
     def stream(*_):
-        return SimpleNamespace(wait_stream=lambda other: log.append("wait"))
+        wait = lambda: log.append("synchronize")  # noqa: E731
+        return SimpleNamespace(wait_stream=lambda other: log.append("wait"), synchronize=wait)
 
     fake = {
         "CUDAGraph": Graph,
@@ -57,7 +58,6 @@ def waits(torch, monkeypatch) -> list[str]:
         "Stream": stream,
         "current_stream": stream,
         "stream": lambda stream: nullcontext(),
-        "synchronize": lambda: log.append("synchronize"),
         "empty_cache": lambda: None,
     }
     for name, value in fake.items():

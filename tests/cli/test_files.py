@@ -67,6 +67,12 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path, monkeypatch)
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["page"]
 
 
+@pytest.mark.parametrize("name", ["n" * 250, "и" * 120])
+def test_names_may_be_as_long_as_the_system_allows(tmp_path, name):
+    write_file(check_writable(tmp_path / name), "table")
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_names_that_are_no_text_are_written(tmp_path):
     write_file(tmp_path / "t.md", f"the model {os.fsdecode(b'm' + bytes([255]))}")
     assert (tmp_path / "t.md").read_bytes() == b"the model m?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from dataclasses import replace
@@ -39,6 +40,29 @@ def test_a_good_candidate():
     found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
     assert found.error is None and found.runs >= 3 and 0 < found.seconds < 0.01
     assert found.config["lanes"] == 4
+
+
+def test_where_the_system_takes_ended_children_away():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
+        ended = measure_isolated(double(), Doing(leave), **QUICK)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert found.error is None and ended.error == "exit"
+
+
+def test_with_more_open_files_than_select_takes():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, limits[1]), limits[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert found.error is None
 
 
 def test_what_is_built_is_only_run():

@@ -96,6 +96,7 @@ def changed(**fields):
         (changed(seconds=None), "either seconds or an error"),
         (changed(hardware={}), "has no field 'isa'"),
         (changed(config=[1]), "of the wrong kind"),
+        (changed(config={"lanes": float("nan")}), "the answer to lanes is nan"),
         (changed(task=7), "task is no text"),
         ('{"format": 1}', "has no field"),
     ],

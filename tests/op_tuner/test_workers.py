@@ -267,6 +267,13 @@ def test_loopback_unless_told_otherwise():
         serve("tcp://127.0.0.1:8786", host="192.0.2.1")
 
 
+@pytest.mark.parametrize("host", ["", "0", "nowhere"])
+def test_hosts_that_are_no_address(host):
+    """An empty one would be all addresses."""
+    with pytest.raises(InputError, match="expected an IP address"):
+        serve(None, host=host, port=0)
+
+
 def test_dask_that_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(ToolError, match=r"pip install 'burnish\[dist\]'"):

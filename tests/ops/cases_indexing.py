@@ -39,6 +39,7 @@ GATHERS = [
     Case(OneHot(-1, 5), (_at(0, -1, 7, 4, -6), "f32[2]")),
     Case(OneHot(0, 3), (_at([0, 2], [1, -3], dtype=np.int32), "i32[2]")),
     Case(OneHot(1, 4), (np.array([0.0, 3.0], np.float32), "f64[2]"), "float indices"),
+    Case(OneHot(-1, 3), (np.array([(1 << 64) - 1, 1, 3], np.uint64), "f32[2]"), "no negative ones"),
     Case(ReverseSequence(1, 0), ("f32[5,3]", _at(1, 5, 3))),
     Case(ReverseSequence(0, 1), ("i32[2,4,3]", _at(0, 2))),
     Case(TensorScatter(2), ("f32[2,3,7,2]", "f32[2,3,2,2]", _at(5, 0))),

@@ -40,6 +40,11 @@ CASES = [
     Case(DequantizeLinear(), ("u8[2,3,5]", SCALES, u8(3, 0, 255)), high=255),
     Case(DequantizeLinear(0), ("i8[3,7]", SCALES, i8(3, 0, -100)), low=-128, high=127),
     Case(DequantizeLinear(), ("i32[11]", SCALE), low=-100000, high=100000),
+    Case(
+        DequantizeLinear(),
+        (np.array([-(1 << 31), 5, (1 << 31) - 1], np.int32), SCALE, np.array(7, np.int32)),
+        "beyond 32 bits",
+    ),
     Case(DequantizeLinear(1, 2), ("i16[3,4]", BLOCKS), low=-3000, high=3000),
     Case(DequantizeLinear(to="f16"), ("u8[9]", SCALE.astype(np.float16), u8(128)), high=255),
     Case(DequantizeLinear(to="bf16"), ("u8[9]", SCALE), high=255),

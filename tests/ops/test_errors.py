@@ -16,6 +16,8 @@ from burnish.frontends.onnx.importer import import_onnx
 from burnish.frontends.onnx.rules_matmul import explicit_equation
 from onnx import TensorProto, helper
 
+from .one_node import Node, f32, floats, ints
+
 REFUSED = [
     (Unary("exp"), ["i32[3]"], "exp is not defined on i32"),
     (Binary("add"), ["f32[3]", "f32[4]"], r"\[3\] and \[4\] do not broadcast"),
@@ -93,6 +95,28 @@ def test_rules_refuse(node: onnx.NodeProto, error: type[Exception], message: str
     with pytest.raises(error, match=message) as raised:
         import_onnx(_model(node, **inputs))
     assert node.name in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+MATRIX, KERNEL = f32(2, 3), f32(1, 1, 2)
+VALUES = [
+    (Node("And", (np.ones((2, 3), np.int32), np.ones((2, 3), np.int32))), "expected bool"),
+    (Node("Not", (np.ones((2, 3), np.int32),)), "expected bool"),
+    (Node("Reshape", (MATRIX, floats(3.7, 2))), "float32, expected integers"),
+    (Node("CumSum", (MATRIX, ints(0, 1))), "2 elements, expected one"),
+    (Node("OneHot", (np.ones((2, 2), np.int64), ints(3, 4), floats(0, 1))), "2 elements, expected one"),
+    (Node("Gemm", (f32(2, 2, 3), f32(2, 3, 4))), "expected two matrices"),
+    (Node("Gemm", (MATRIX, f32(3, 4), f32(5, 2, 4))), "does not broadcast"),
+    (Node("ConvTranspose", (f32(1, 1, 3), KERNEL), {"output_padding": [-1]}), "none below 0"),
+    (Node("ConvTranspose", (f32(1, 1, 3), KERNEL), {"output_shape": [6]}), "use output_padding"),
+    (Node("Pad", (MATRIX, ints(0, -4, 0, 2)), {"mode": "reflect"}), "cut more"),
+]
+
+
+@pytest.mark.parametrize(("node", "message"), VALUES, ids=lambda v: str(v))
+def test_rules_refuse_values(node: Node, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as raised:
+        import_onnx(node.model())
     assert "\n" not in str(raised.value)
 
 

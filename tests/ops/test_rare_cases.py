@@ -10,7 +10,7 @@ from burnish.compiler.ir.graph import interpret
 from burnish.frontends.onnx.importer import import_onnx
 from ml_dtypes import bfloat16
 
-from .one_node import Array, Node, f32, floats
+from .one_node import Array, Node, f32, floats, ints
 
 X = f32(1, 16, 1)
 CASES: dict[str, tuple[Node, Array]] = {
@@ -51,6 +51,19 @@ CASES: dict[str, tuple[Node, Array]] = {
         Node("MaxPool", (floats(1, 2, 3, 4, 5).reshape(1, 1, 5),),
              {"kernel_shape": [2], "strides": [2], "ceil_mode": 1, "auto_pad": ""}),
         floats(2, 4, 5).reshape(1, 1, 3),
+    ),
+    "what is cut off is not repeated": (
+        Node("Pad", (floats(1, 2, 3, 4, 5)[None], ints(0, -1, 0, 2)), {"mode": "wrap"}, opset=19),
+        floats(2, 3, 4, 5, 2, 3)[None],
+    ),
+    "nor mirrored": (
+        Node("Pad", (floats(1, 2, 3, 4, 5)[None], ints(0, 2, 0, -2)), {"mode": "reflect"}),
+        floats(3, 2, 1, 2, 3)[None],
+    ),
+    "a transposed convolution of one more than it reaches": (
+        Node("ConvTranspose", (floats(1, 2, 3).reshape(1, 1, 3), floats(1, 1).reshape(1, 1, 2)),
+             {"output_shape": [5]}),
+        floats(1, 3, 5, 3, 0).reshape(1, 1, 5),
     ),
     "no place of a number": (Node("NonZero", (np.array(5),), constant=True), np.empty((0, 1), np.int64)),
     "no place of zero": (Node("NonZero", (np.array(0),), constant=True), np.empty((0, 0), np.int64)),

@@ -53,6 +53,14 @@ def modules(kernels, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("source", build._ALL)
+def test_the_runtime_compiles_without_warnings(source, require_tool):
+    """Where it is built for users, another compiler's warnings are no errors."""
+    require_tool("cc")
+    path = build.source_dir() / f"{source}.c"
+    execute("cc", *build._FLAGS, "-Werror", f"-I{include_dir()}", "-c", path, "-o", os.devnull)
+
+
 @pytest.mark.parametrize(
     "command", [["cc", "-std=c11", "-xc"], ["g++", "-std=c++17", "-xc++"]], ids=["c", "c++"]
 )
