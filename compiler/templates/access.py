@@ -15,6 +15,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 COSTLY_OPERATIONS = 12  # instructions that an elementary function takes, about
 GATHER = 1.25  # cost of one lane of a gather against a vector load
+CROSSING = 8.0  # cost of a vector that lies in two blocks, as of channels that a window shifts
 
 
 def shapes_of(expr: TensorExpr) -> dict[str, tuple[int, ...]]:
@@ -40,6 +41,18 @@ def stride(index: tuple[Expr, ...], shape: tuple[int, ...], axis: str, extent: i
         total += form.coefficient("lane ") * step
         step *= d
     return total
+
+
+def crosses_blocks(index: tuple[Expr, ...], axis: str, lanes: int) -> bool:
+    """Whether neighbours along the axis lie side by side but where a block of `lanes` ends: the axis stands
+    in quotients and remainders by `lanes` alone, with the factor 1."""
+
+    def inside(e: Expr) -> bool:
+        blocks = isinstance(e, Binary) and e.op in ("floordiv", "mod") and e.b == s.const(lanes)
+        return blocks and affine.linear(s.children(e)[0]).coefficient(axis) == 1
+
+    atoms = [atom for e in index for atom, _ in affine.linear(e).terms if axis in s.variables(atom)]
+    return bool(atoms) and all(map(inside, atoms))
 
 
 def width(e: Expr, at_least: int = 1) -> int:
@@ -91,7 +104,9 @@ def stage_cost(st: Stage, shapes: Shapes, axis: str | None, lanes: int) -> float
     vectors = -(-extent // lanes)
     cost = work + 0.5
     for load in loads:
-        cost += access_cost(stride(load.index, shapes[load.tensor], axis, extent, lanes), lanes)
+        step = stride(load.index, shapes[load.tensor], axis, extent, lanes)
+        shifted = step is None and crosses_blocks(load.index, axis, lanes)
+        cost += CROSSING if shifted else access_cost(step, lanes)
     own = [a.name for a in st.axes]
     if st.reduce is None:
         index: tuple[Expr, ...] = tuple(Var(n) for n in own)

@@ -20,7 +20,7 @@ from ..ir import affine
 from ..ir import scalar as s
 from ..ir.expr import Axis, Stage, TensorExpr
 from ..ir.loops import Barrier, Program, Store
-from ..ir.scalar import Binary, Expr, Load, Var
+from ..ir.scalar import Expr, Load, Var
 from ..kernel_task import Config, KernelTask
 from ..schedule.canonical import canonical
 from ..schedule.nest import Nest
@@ -332,9 +332,8 @@ def _guard_loads(sch: Schedule, acc: Stage) -> None:
         return s.select(s.both(*needed), e, s.const(0, e.type)) if needed else None
 
     store = update.body[0]
-    assert isinstance(store, Store) and isinstance(store.value, Binary)
-    value = Binary(store.value.op, store.value.a, s.transform(store.value.b, guard))
-    update.body = [Store(store.buffer, store.index, value)]
+    assert isinstance(store, Store)
+    update.body = [Store(store.buffer, store.index, s.transform(store.value, guard))]
 
 
 def _data_vars(sch: Schedule) -> list[str]:

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from burnish.compiler.ir.graph import interpret
 from burnish.compiler.ops.conv import Conv, ConvTranspose
 from burnish.compiler.ops.elementwise import Binary, Cast, Unary, Where
 from burnish.compiler.ops.matmul import MatMul
@@ -449,3 +450,17 @@ def test_integers_that_others_read_stay():
     after = simplify(before)
     assert "DequantizeLinear" in op_names(after)
     assert_same(before, after)
+
+
+def test_what_is_divided_by_rounded_bytes_keeps_its_sign():
+    """A rounded zero may be negative; the byte that stands for it is not."""
+
+    def body(g, x):
+        bytes = g.one(Cast("u8"), binary(g, "add", unary(g, "round", x), num(120)))
+        real = g.one(DequantizeLinear(), bytes, g.const(num(0.02)), g.const(np.array(120, np.uint8)))
+        return g.one(Binary("div"), g.const(num(1)), real)
+
+    graph = make({"x": "f32[2]"}, body)
+    with np.errstate(divide="ignore"):
+        (found,) = interpret(simplify(graph), {"x": np.array([-0.2, 0.2], np.float32)}).values()
+    np.testing.assert_array_equal(found, [np.inf, np.inf])

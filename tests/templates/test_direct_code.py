@@ -8,14 +8,17 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 from burnish.compiler.ir.loops import Alloc, For, If, Stmt, Store
+from burnish.compiler.ir.loops_interpreter import interpret
 from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.lower.lower import lower
 from burnish.compiler.ops.conv import Conv
+from burnish.compiler.ops.elementwise import Binary
 from burnish.compiler.ops.fused import FusedOp
+from burnish.compiler.ops.reduction import Reduce
 from burnish.compiler.target import get_target
 from burnish.compiler.templates.direct_params import LONGEST_CODE
 from burnish.compiler.templates.register_tiles import ACC, MAX_UNROLLED
-from burnish.graph_passes.make_tasks import task_of
+from burnish.graph_passes.make_tasks import kernel_tasks, task_of
 from burnish.op_tuner.space import Space
 from burnish.pipeline import optimise
 from burnish.workloads import direct_convolution
@@ -70,3 +73,21 @@ def test_a_default_is_always_offered() -> None:
         for target in ("x86-64-v3", "x86-64-v4"):
             space = Space(direct_convolution(name, get_target(target)))
             assert space.point(dict(space.default())) == space.default()
+
+
+@pytest.mark.parametrize("op", ["add", "sub"])
+def test_sums_of_integers_read_nothing_behind_the_last_column(op: str) -> None:
+    """acc + (x + y) becomes (acc + x) + y, where integers are simplified."""
+
+    def build(g, x, y):
+        return g.one(Reduce("sum", (0,), False), g.one(Binary(op), x, y))
+
+    target = get_target("x86-64-v3")
+    graph = optimise(make({"x": "i64[5,7]", "y": "i64[5,7]"}, build), target, 1)
+    ((_, task),) = kernel_tasks(graph, target, 1).items()
+    assert task.algorithm == "direct"
+    x, y = np.arange(35).reshape(5, 7), np.arange(35).reshape(5, 7) * 3
+    expected = (x + y if op == "add" else x - y).sum(axis=0)
+    found = np.zeros(7, np.int64)
+    interpret(lower(task, DefaultConfig()), [x, y, found])
+    np.testing.assert_array_equal(found, expected)
