@@ -92,6 +92,7 @@ def quantised_for_a_moment(r: Rewriter, node: Node) -> str | None:
     ]
     if reals == [None, None]:
         return None
+    assert isinstance(node.op, Binary)
     if node.op.fn == "pow" or (node.op.fn == "div" and reals[1] is not None):
         return None  # a rounded zero may be negative, which shows where something is divided by it
     return r.emit(node.op, *(value if real is None else real() for value, real in zip(node.inputs, reals)))

@@ -199,6 +199,8 @@ def _pad(
     for n, axis in enumerate(axes):
         before[axis_of(axis, rank)] = pads[n]
         after[axis_of(axis, rank)] = pads[n + len(axes)]
+    if not rank:
+        return c.emit(Identity(), x)
     mode = c.attr("mode", "constant")
     if mode != "constant" and min(*before, *after, 0) < 0:  # what is cut off is not repeated
         x = _cut(c, x, before, after)

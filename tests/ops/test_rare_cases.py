@@ -56,6 +56,10 @@ CASES: dict[str, tuple[Node, Array]] = {
         Node("Pad", (floats(1, 2, 3, 4, 5)[None], ints(0, -1, 0, 2)), {"mode": "wrap"}, opset=19),
         floats(2, 3, 4, 5, 2, 3)[None],
     ),
+    "a number that is mirrored": (
+        Node("Pad", (np.array(3, np.float32), np.zeros(0, np.int64)), {"mode": "reflect"}),
+        np.array(3, np.float32),
+    ),
     "nor mirrored": (
         Node("Pad", (floats(1, 2, 3, 4, 5)[None], ints(0, 2, 0, -2)), {"mode": "reflect"}),
         floats(3, 2, 1, 2, 3)[None],
