@@ -83,11 +83,6 @@ def conv_transpose(c: NodeContext, x: str, w: str, bias: str | None = None) -> t
     sizes = tuple(c.attr("output_shape") or ())[-rank:]
     if not sizes and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         sizes = tuple(min(n * st, f) for n, st, f in zip(spatial, v.strides, full))
-    if any(n > f + 1 for n, f in zip(sizes, full)):  # of one more ONNX's tests say where it goes
-        raise ModelError(
-            f"{c.label}: output_shape {list(sizes)} is more than the {list(full)} that the input reaches; "
-            "use output_padding"
-        )
     if sizes:
         totals = [max(f - n, 0) for f, n in zip(full, sizes)]
         # before opset 11 the text says it the other way round; onnxruntime takes the new one for all

@@ -94,7 +94,6 @@ static int32_t new_memory(burnish_context *c, burnish_error *error) {
   if (code) return burnish_cuda_failed(error, "cuMemAlloc of a context", code);
   code = burnish_cu.cuMemsetD8_v2(s->memory, is_set("BURNISH_GPU_POISON") ? 0xFF : 0, total);
   if (!code) code = burnish_cu.cuMemsetD8_v2(s->memory + s->errors_at, 0, (size_t)errors);
-  if (!code) code = burnish_cu.cuStreamSynchronize(NULL);  /* or it may overwrite what other streams write next */
   if (code) return burnish_cuda_failed(error, "cuMemsetD8", code);
   code = burnish_cu.cuMemHostAlloc(&pinned, host, 0);
   if (code) return burnish_cuda_failed(error, "cuMemHostAlloc", code);

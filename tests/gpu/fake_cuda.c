@@ -409,7 +409,7 @@ cu_result cuStreamDestroy_v2(cu_stream stream) { return drop("stream", stream); 
 
 cu_result cuStreamSynchronize(cu_stream stream) {
   ENTER_CONTEXT();
-  if (stream && stream->capturing) violation("cuStreamSynchronize of a stream that is capturing");
+  if (stream->capturing) violation("cuStreamSynchronize of a stream that is capturing");
   return 0;
 }
 
