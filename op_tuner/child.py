@@ -157,7 +157,7 @@ class Child:
             _, status, usage = os.wait4(self._pid, 0)
             error, detail = self._how(status, usage.ru_maxrss << 10)
         except ChildProcessError:
-            error, detail = "exit", "the process ended; how is not known, since SIGCHLD is ignored here"
+            error, detail = self._how(None, 0)
         return Ending(_messages(self._data), error, detail, seconds)
 
     def outcome(self) -> Ending:
@@ -170,9 +170,11 @@ class Child:
             raise
         return self.end()
 
-    def _how(self, status: int, most: int) -> tuple[str, str]:
+    def _how(self, status: int | None, most: int) -> tuple[str, str]:
         if not self._ended and self._left <= 0:
             return "timeout", f"more than {self.limit:g} s"
+        if status is None:
+            return "exit", "the process ended; how is not known, since SIGCHLD is ignored here"
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             if number == signal.SIGKILL:

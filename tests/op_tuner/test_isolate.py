@@ -47,9 +47,10 @@ def test_where_the_system_takes_ended_children_away():
     try:
         found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
         ended = measure_isolated(double(), Doing(leave), **QUICK)
+        late = measure_isolated(double(), Doing(hang), time_limit=1.0, **QUICK)
     finally:
         signal.signal(signal.SIGCHLD, before)
-    assert found.error is None and ended.error == "exit"
+    assert (found.error, ended.error, late.error) == (None, "exit", "timeout")
 
 
 def test_with_more_open_files_than_select_takes():
