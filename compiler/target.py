@@ -37,6 +37,7 @@ class Gpu:
     asynchronous: bool = False  # whether threads copy to shared memory without waiting
     exchanges: bool = False  # whether threads of a warp read each other's registers
     together: bool = False  # whether blocks may wait for each other, one for each of the `units`
+    overlaps: bool = False  # whether a kernel may begin before the one before it has ended, and wait for it
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,18 @@ def _arm(
     return Target(cpu, _ARM, cpu, features, 128, 32, l1, l2, l3 or l2, multiply_adds=multiply_adds)
 
 
-def _cuda(name: str, arch: str, units: int, l1: int, l2: int, rate: float, bandwidth: float) -> Target:
-    gpu = Gpu("cuda", units, 32, 1024, 48 * KIB, 128, True, rate, bandwidth, 2e-6, 8.0, True, True)
+def _cuda(
+    name: str,
+    arch: str,
+    units: int,
+    l1: int,
+    l2: int,
+    rate: float,
+    bandwidth: float,
+    overlaps: bool = False,
+) -> Target:
+    gpu = Gpu("cuda", units, 32, 1024, 96 * KIB, 128, True, rate, bandwidth, 2e-6, 8.0, True, True)
+    gpu = replace(gpu, overlaps=overlaps)
     return Target(name, "", arch, (), 128, gpu.registers, l1, l2, 0, "gpu", gpu=gpu)
 
 
@@ -168,7 +179,7 @@ TARGETS: dict[str, Target] = {
         _opencl("mali-g76", "g76", _G76, 16 * KIB, 1 * MIB, _ARM),
         _opencl("amd-rdna3", "gfx1100", _RDNA3, 32 * KIB, 6 * MIB),
         _cuda("cuda-sm80", "sm_80", 108, 192 * KIB, 40 * MIB, 64 * 1.41e9, 1555e9),
-        _cuda("cuda-sm90", "sm_90", 132, 256 * KIB, 50 * MIB, 128 * 1.75e9, 3350e9),
+        _cuda("cuda-sm90", "sm_90", 132, 256 * KIB, 50 * MIB, 128 * 1.75e9, 3350e9, True),
     )
 }
 """The targets that can be named; `host` is the best of them with this machine's caches, `opencl`

@@ -7,7 +7,8 @@
 
 So caches hold what they do in a network: of the weights as much as the other kernels leave, and what the one
 before would have written. The outputs are checked. A GPU tells of no pace; it works before it is timed, since
-its clocks rest while a candidate is built.
+its clocks rest while a candidate is built. Where nothing is to be evicted, CUDA runs the steps several times
+over between two events, which take as long as a small kernel.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ PATIENCE = 3  # times `seconds` for what is not quiet
 AROUND = 4  # times `seconds` for what is not the kernel
 TRIMMED = 0.1  # of a GPU's times, at both ends
 WARMING = 0.05  # seconds of work before a GPU is timed
+REPEATS = 10  # of the steps between two events
 _ROW = 256  # bytes of one task of the touching kernel
 _SUMS = 256
 PACE = "burnish_pace"
@@ -299,7 +301,8 @@ class _Runner:
 
     def __init__(self, target: Target, built: Built, given: Operands, threads: int, evict: int):
         self.paced = target.gpu is None
-        plan, weights = plan_of(target, built, given, threads, evict, self.paced)
+        self.repeats = REPEATS if _runs_cuda(target) and not evict else 1
+        plan, weights = plan_of(target, built, given, threads, evict, self.paced, self.repeats)
         self.context = _module(target, built, plan, weights).context(threads)
         for n, array in enumerate(given.arrays):
             if n not in given.weights and array.size:
@@ -314,7 +317,7 @@ class _Runner:
         times = self.context.run_profiled()
         if self.paced:
             self.chains.append(times[-1].ns / 1e9)
-        return sum(times[n].ns for n in self.own) / 1e9
+        return sum(times[n].ns for n in self.own) / 1e9 / self.repeats
 
     def warm(self) -> None:
         end = time.perf_counter() + WARMING
@@ -339,11 +342,22 @@ class _Runner:
         return "" if same else "the outputs differ from run to run"
 
 
+def _runs_cuda(target: Target) -> bool:
+    return target.gpu is not None and target.gpu.language == "cuda"
+
+
 def plan_of(
-    target: Target, built: Built, given: Operands, threads: int, evict: int, paced: bool = False
+    target: Target,
+    built: Built,
+    given: Operands,
+    threads: int,
+    evict: int,
+    paced: bool = False,
+    repeats: int = 1,
 ) -> tuple[Plan, np.ndarray]:
-    """Steps that touch memory, without a node's name, then the kernel's; if it is `paced`, the last one tells
-    the clock, and the one before warms it up.
+    """Steps that touch memory, without a node's name, then the kernel's, several times over if it `repeats`;
+    if it is `paced`, the last one tells the clock, and the one before warms it up. For CUDA the first of the
+    kernel's steps alone has a name: it counts the time of those behind it.
     """
     kernel = built.kernel
     arena, weights = _Space(), _Space()
@@ -362,14 +376,14 @@ def plan_of(
     args += [BufferRef.arena(arena.take(size), size) for size in kernel.temps]
     steps = _copies(args, arena, evict) if target.gpu else _touching(args, arena, threads, evict)
     writes = tuple(range(len(given.arrays), len(args)))
-    for step in kernel.steps:
-        if step.tasks:
-            steps.append(
-                KernelCall(
-                    *(step.symbol, kernel.name, tuple(args), writes),
-                    *(step.tasks, kernel.gang, step.scratch),
-                )
-            )
+    own = [
+        KernelCall(*(step.symbol, kernel.name, tuple(args), writes), *(step.tasks, kernel.gang, step.scratch))
+        for step in kernel.steps
+        if step.tasks
+    ] * repeats
+    if _runs_cuda(target):
+        own = own[:1] + [replace(step, node="") for step in own[1:]]
+    steps += own
     if paced:
         sums = BufferRef.arena(arena.take(ALIGNMENT), ALIGNMENT)
         steps += [KernelCall(PACE, "", (sums,), (0,), 1)] * 2

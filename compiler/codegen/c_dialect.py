@@ -10,6 +10,8 @@ from ..ir.loops import Buffer
 from ..ir.types import BF16, BOOL, F16, DType
 from .kernel_code import Launch
 
+SHARED_ALIGNMENT = 16
+
 
 def value_type(dtype: DType) -> str:
     """The C type of a value: f32, i64, …; 16-bit floats are bit patterns, which `lower.narrow` explains."""
@@ -76,6 +78,12 @@ class Dialect:
         """
         raise NotImplementedError
 
+    def shared_arrays(self, buffers: Sequence[Buffer]) -> list[str]:
+        """Declarations of a block's shared memory."""
+        return [
+            f"{self.shared} {memory_type(b.dtype)} {identifier(b.name)}[{max(b.size, 1)}];" for b in buffers
+        ]
+
     def bitcast(self, text: str, source: DType, target: DType) -> str:
         raise NotImplementedError
 
@@ -96,6 +104,11 @@ class Dialect:
 
     def lane(self, vector: str, n: int) -> str:
         raise NotImplementedError
+
+
+def shared_bytes(buffer: Buffer) -> int:
+    """That an array takes of a block's shared memory, so that the next one is aligned."""
+    return -(-max(buffer.nbytes, 1) // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
 
 
 def module_source(dialect: Dialect, kernels: Sequence[str]) -> str:

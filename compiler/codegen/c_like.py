@@ -19,7 +19,7 @@ from ..ir.plan import ALIGNMENT
 from ..ir.scalar import Expr, Load
 from ..ir.types import BOOL
 from ..target import Target
-from .c_dialect import Dialect, InstructionOperand, identifier, memory_type
+from .c_dialect import Dialect, InstructionOperand, identifier, memory_type, shared_bytes
 from .c_scalar import INT, Operand, Scalars, element_name, flat_index
 from .kernel_code import KernelCode, Launch, Step
 
@@ -50,15 +50,17 @@ class _Kernel:
     def __init__(self, program: Program, target: Target, dialect: Dialect, symbol: str):
         self.program, self.dialect, self.symbol = program, dialect, symbol
         self.v = Scalars(dialect, target.has_fma)
-        self.head: list[str] = []  # declarations that stand at the top of the function
         self.grid, self.block = [1, 1, 1], [1, 1, 1]
-        self.shared = self.private = 0
+        self.shared: list[Buffer] = []
+        self.private = 0
         self.together = False
+        self.overlaps = target.gpu is not None and target.gpu.overlaps
 
     @property
     def launch(self) -> Launch:
         sizes = tuple(self.grid), tuple(self.block)
-        return Launch(*sizes, self.shared, self.v.reports, self.together)  # type: ignore[arg-type]
+        shared = sum(map(shared_bytes, self.shared))
+        return Launch(*sizes, shared, self.v.reports, self.together, self.overlaps)  # type: ignore[arg-type]
 
     def text(self, st: Stmt) -> str:
         buffers = (*self.program.params, *self.program.temps)
@@ -70,7 +72,8 @@ class _Kernel:
         self.together = loops.meets(st)
         self.statement(st)
         head = self.dialect.signature(self.symbol, buffers, self.program.written(), self.launch)
-        return "\n".join([head, *self.head, *self.v.out.lines, "}"])
+        arrays = [f"  {line}" for line in self.dialect.shared_arrays(self.shared)]
+        return "\n".join([head, *arrays, *self.v.out.lines, "}"])
 
     # --- statements -------------------------------------------------------------------------------------
 
@@ -329,10 +332,7 @@ class _Kernel:
         b, v = st.buffer, self.v
         v.buffers[b.name] = b
         if b.scope == "shared":
-            self.shared += -(-max(b.nbytes, 1) // 16) * 16
-            self.head.append(
-                f"  {self.dialect.shared} {memory_type(b.dtype)} {identifier(b.name)}[{max(b.size, 1)}];"
-            )
+            self.shared.append(b)
             self.body(st.body)
             return
         v.out.open("{")

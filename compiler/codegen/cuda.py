@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from ..ir.loops import Buffer
 from ..ir.types import DType
 from . import cuda_copies, cuda_mma
-from .c_dialect import Dialect, Instruction, InstructionOperand, identifier, memory_type, value_type
+from .c_dialect import (
+    Dialect,
+    Instruction,
+    InstructionOperand,
+    identifier,
+    memory_type,
+    shared_bytes,
+    value_type,
+)
 from .kernel_code import Launch
 
 _TYPES = {
@@ -76,6 +84,11 @@ _MEET = """static __device__ __forceinline__ void meet(i32 *arrivals) {
   __syncthreads();
 }"""
 """The highest bit changes when all blocks have come; the others are then zero again."""
+_FOLLOW = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+"""The next kernel's blocks may take the places that this one leaves; what the one before has written is there
+(PTX ISA, griddepcontrol, sm_90)."""
+STATIC_SHARED = 48 * 1024
+"""Bytes (CUDA C++ Programming Guide, on shared memory of compute capability 7.x and later)."""
 OPTIONS = ("-fmad=false",)
 """For the compiler: multiply-adds are fused where the source says so, and nowhere else."""
 
@@ -102,7 +115,20 @@ class Cuda(Dialect):
         ]
         head = f'extern "C" __global__ void __launch_bounds__({threads}, 1) {symbol}'
         lines = [f"{head}({', '.join([*operands, 'int *errors', 'unsigned step'])}) {{"]
-        return "\n".join([*lines, *(["  int *error = errors + step;"] * launch.reports)])
+        lines += ["  int *error = errors + step;"] * launch.reports + [f"  {_FOLLOW}"] * launch.overlaps
+        return "\n".join(lines)
+
+    def shared_arrays(self, buffers: Sequence[Buffer]) -> list[str]:
+        """More than an array declared as such may have is given with the launch (gpu.h, STATIC_SHARED)."""
+        if sum(map(shared_bytes, buffers)) <= STATIC_SHARED:
+            return super().shared_arrays(buffers)
+        lines, offset = [f"extern {self.shared} unsigned char launched_shared[];"], 0
+        for b in buffers:
+            pointer = f"{memory_type(b.dtype)} *"
+            place = f"reinterpret_cast<{pointer}>(launched_shared + {offset})"
+            lines.append(f"{pointer}const {identifier(b.name)} = {place};")
+            offset += shared_bytes(b)
+        return lines
 
     def bitcast(self, text: str, source: DType, target: DType) -> str:
         return f"bits<{value_type(target)}>({text})"

@@ -37,9 +37,15 @@ _LOAD = """static __device__ __forceinline__ void load_matrices(
 """Thread t says where row t mod 8 of part t / 8 is."""
 
 _ROUNDED = """static __device__ __forceinline__ u32 rounded_tf32(u32 word) {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(word) : "f"(bits<f32>(word)));
+  return word;
+#else
   return fabs(bits<f32>(word)) < INFINITY ? word + 0x1000 : word;
+#endif
 }"""
-"""To the nearest, away from zero in ties; the instruction does not read the last 13 bits."""
+"""To the nearest: in ties away from zero; from sm_90 on, where it is one instruction, to the even one. The
+product does not read the last 13 bits."""
 
 
 def instruction(name: str, operands: Sequence[InstructionOperand]) -> Instruction | None:

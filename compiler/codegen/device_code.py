@@ -12,7 +12,7 @@ from .kernel_code import Launch
 _HEADER = struct.Struct("<8sII3Q4I")
 _KERNEL = struct.Struct("<2I6I2I")
 _VERSION = 1
-_NEEDS_F64, _REPORTS, _TOGETHER = 1, 1, 2
+_NEEDS_F64, _REPORTS, _TOGETHER, _OVERLAPS = 1, 1, 2, 4
 _DIALECTS = {"opencl": opencl.DIALECT, "cuda": cuda.DIALECT}
 OPTIONS = {"opencl": "-cl-std=CL1.2 -w"}
 
@@ -39,17 +39,11 @@ def encode(
         return len(strings) - len(text.encode()) - 1
 
     flags = add(options)
-    table = b"".join(
-        _KERNEL.pack(
-            add(symbol),
-            _REPORTS * launches[symbol].reports | _TOGETHER * launches[symbol].together,
-            *launches[symbol].grid,
-            *launches[symbol].block,
-            launches[symbol].shared,
-            0,
-        )
-        for symbol in symbols
-    )
+    table = b""
+    for symbol in symbols:
+        launch = launches[symbol]
+        kinds = _REPORTS * launch.reports | _TOGETHER * launch.together | _OVERLAPS * launch.overlaps
+        table += _KERNEL.pack(add(symbol), kinds, *launch.grid, *launch.block, launch.shared, 0)
     size = _HEADER.size + len(table) + len(program) + len(strings)
     needs = _NEEDS_F64 if uses_f64(text) else 0
     counts = (len(symbols), needs, flags, 0)

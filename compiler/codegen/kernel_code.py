@@ -14,6 +14,7 @@ class Launch:
     shared: int = 0  # bytes of shared memory of a block
     reports: bool = False  # whether it may find an error in its inputs
     together: bool = False  # whether all blocks must run at once, since they wait for each other
+    overlaps: bool = False  # whether it may begin before the kernel before it has ended, and waits for it
 
 
 @dataclass(frozen=True)

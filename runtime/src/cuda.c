@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define ALIGNMENT 256   /* of what lies in one allocation */
+#define STATIC_SHARED (48u << 10) /* bytes that a kernel may declare; one that needs more gets all with its launch */
 #define VECTOR_BYTES 16 /* kernels read and write so much at once: operands begin at multiples of it */
 
 /* What one context has for itself. A slot is an input, or an output behind the inputs. */
@@ -106,6 +107,10 @@ static int32_t new_memory(burnish_context *c, burnish_error *error) {
   return BURNISH_OK;
 }
 
+static uint32_t launched_shared(const code_kernel *kernel) {
+  return kernel->shared > STATIC_SHARED ? kernel->shared : 0;
+}
+
 /* Whether all blocks of a kernel that wait for each other can run at once. */
 static int32_t check_room(const burnish_context *c, uint32_t step, burnish_error *error) {
   const cuda_state *s = c->state;
@@ -119,7 +124,8 @@ static int32_t check_room(const burnish_context *c, uint32_t step, burnish_error
   if (!code) code = burnish_cu.cuDeviceGetAttribute(&units, CU_MULTIPROCESSOR_COUNT, device);
   if (!code) {
     what = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
-    code = burnish_cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, s->functions[step], threads, 0);
+    code = burnish_cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, s->functions[step], threads,
+                                                                  launched_shared(kernel));
   }
   if (code) return burnish_cuda_failed(error, what, code);
   room = able ? (uint64_t)units * (uint64_t)each : 0;
@@ -135,15 +141,21 @@ static int32_t find_functions(burnish_context *c, burnish_error *error) {
   for (uint32_t i = 0; i < c->plan.step_count; i++) {
     const char *name;
     if (c->plan.steps[i].kind != STEP_CALL) continue;
-    uint32_t flags = burnish_gpu_kernel(c, i, &name)->flags;
-    s->reports |= flags & KERNEL_REPORTS;
+    const code_kernel *kernel = burnish_gpu_kernel(c, i, &name);
+    uint32_t shared = launched_shared(kernel);
+    s->reports |= kernel->flags & KERNEL_REPORTS;
+    const char *what = "cuModuleGetFunction";
     cu_result code = burnish_cu.cuModuleGetFunction(&s->functions[i], module_of(c)->code, name);
+    if (!code && shared) {
+      what = "cuFuncSetAttribute";
+      code = burnish_cu.cuFuncSetAttribute(s->functions[i], CU_FUNC_MAX_DYNAMIC_SHARED_BYTES, (int32_t)shared);
+    }
     if (code) {
       burnish_error why;
-      burnish_cuda_failed(&why, "cuModuleGetFunction", code);
+      burnish_cuda_failed(&why, what, code);
       return burnish_fail(error, why.code, (int32_t)i, "kernel %.100s: %.300s", name, why.message);
     }
-    int32_t status = flags & KERNEL_TOGETHER ? check_room(c, i, error) : BURNISH_OK;
+    int32_t status = kernel->flags & KERNEL_TOGETHER ? check_room(c, i, error) : BURNISH_OK;
     if (status) return status;
   }
   return BURNISH_OK;
@@ -226,22 +238,44 @@ static cu_pointer address_of(const burnish_context *c, const plan_arg *arg) {
   return base + arg->offset;
 }
 
+/* Whether a step's time is its own. One without a node's name counts as a part of the step before it: an event
+ * takes longer than many a kernel, and keeps the next one from beginning. */
+static int is_timed(const burnish_context *c, uint32_t step) {
+  return !step || c->plan.strings[c->plan.steps[step].node];
+}
+
+/* Whether a kernel follows another one, with nothing in between, and neither needs the whole GPU. */
+static int follows(const burnish_context *c, uint32_t number) {
+  const cuda_state *s = c->state;
+  int apart = !number || c->plan.steps[number - 1].kind != STEP_CALL || (s->timed && is_timed(c, number));
+  if (apart || !burnish_cu.cuLaunchKernelEx) return 0;
+  uint32_t flags = burnish_gpu_kernel(c, number, NULL)->flags;
+  uint32_t before = burnish_gpu_kernel(c, number - 1, NULL)->flags;
+  return flags & before & KERNEL_OVERLAPS && !((flags | before) & KERNEL_TOGETHER);
+}
+
 static cu_result call_step(burnish_context *c, uint32_t number) {
   cuda_state *s = c->state;
   const plan_step *step = &c->plan.steps[number];
   const code_kernel *kernel = burnish_gpu_kernel(c, number, NULL);
-  const uint32_t *grid = kernel->grid, *block = kernel->block;
+  const uint32_t *grid = kernel->grid, *block = kernel->block, shared = launched_shared(kernel);
   cu_pointer *values = s->values;
   for (uint32_t i = 0; i < step->arg_count; i++)
     values[i] = address_of(c, &c->plan.args[step->first_arg + i]);
   values[step->arg_count] = s->memory + s->errors_at;
   for (uint32_t i = 0; i <= step->arg_count; i++) s->parameters[i] = &values[i];
-  s->parameters[step->arg_count + 1] = &number; /* shared memory is the kernel's own */
+  s->parameters[step->arg_count + 1] = &number;
   if (kernel->flags & KERNEL_TOGETHER)
     return burnish_cu.cuLaunchCooperativeKernel(s->functions[number], grid[0], grid[1], grid[2], block[0],
-                                                block[1], block[2], 0, s->submit_to, s->parameters);
+                                                block[1], block[2], shared, s->submit_to, s->parameters);
+  if (follows(c, number)) {
+    cu_attribute overlaps = {.what = CU_PROGRAMMATIC_STREAM_SERIALIZATION, .value.number = 1};
+    cu_launch launch = {{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared,
+                        s->submit_to,                &overlaps,                      1};
+    return burnish_cu.cuLaunchKernelEx(&launch, s->functions[number], s->parameters, NULL);
+  }
   return burnish_cu.cuLaunchKernel(s->functions[number], grid[0], grid[1], grid[2], block[0], block[1],
-                                   block[2], 0, s->submit_to, s->parameters, NULL);
+                                   block[2], shared, s->submit_to, s->parameters, NULL);
 }
 
 static cu_result copy_step(burnish_context *c, uint32_t number) {
@@ -256,7 +290,7 @@ static int32_t start_step(burnish_context *c, uint32_t number) {
   const cuda_state *s = c->state;
   const char *what = "cuEventRecord";
   cu_result code = 0;
-  if (s->timed)
+  if (s->timed && is_timed(c, number))
     code = burnish_cu.cuEventRecordWithFlags(s->events[number], s->submit_to, CU_EVENT_RECORD_EXTERNAL);
   if (!code && c->plan.steps[number].kind == STEP_COPY) {
     what = "cuMemcpyDtoDAsync";
@@ -394,9 +428,10 @@ static int32_t new_events(burnish_context *c) {
 
 static int32_t take_times(burnish_context *c) {
   const cuda_state *s = c->state;
-  for (uint32_t i = 0; i < c->plan.step_count; i++) {
+  for (uint32_t i = 0, next; i < c->plan.step_count; i = next) {
     float ms = 0;
-    cu_result code = burnish_cu.cuEventElapsedTime(&ms, s->events[i], s->events[i + 1]);
+    for (next = i + 1; next < c->plan.step_count && !is_timed(c, next);) c->nanoseconds[next++] = 0;
+    cu_result code = burnish_cu.cuEventElapsedTime(&ms, s->events[i], s->events[next]);
     if (code) return burnish_cuda_failed(&c->error, "cuEventElapsedTime", code);
     c->nanoseconds[i] = (int64_t)((double)ms * 1e6);
   }

@@ -23,11 +23,12 @@ enum {
   CU_OUT_OF_MEMORY = 2,
   CU_MAX_THREADS_PER_BLOCK = 1,
   CU_MAX_GRID_DIM_X = 5,
-  CU_MAX_SHARED_MEMORY_PER_BLOCK = 8,
   CU_MULTIPROCESSOR_COUNT = 16,
   CU_COMPUTE_CAPABILITY_MAJOR = 75,
   CU_COMPUTE_CAPABILITY_MINOR = 76,
   CU_COOPERATIVE_LAUNCH = 95,
+  CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
+  CU_FUNC_MAX_DYNAMIC_SHARED_BYTES = 8,
   CU_JIT_ERROR_LOG_BUFFER = 5,
   CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,
   CU_POINTER_MEMORY_TYPE = 2,
@@ -35,8 +36,24 @@ enum {
   CU_MEMORY_OF_DEVICE = 2,
   CU_STREAM_NON_BLOCKING = 1,
   CU_CAPTURE_THREAD_LOCAL = 1,
-  CU_EVENT_RECORD_EXTERNAL = 1
+  CU_EVENT_RECORD_EXTERNAL = 1,
+  CU_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 };
+
+typedef struct cu_attribute { /* CUlaunchAttribute */
+  int32_t what, padding;
+  union {
+    int32_t number;
+    char bytes[64];
+  } value;
+} cu_attribute;
+
+typedef struct cu_launch { /* CUlaunchConfig */
+  uint32_t grid[3], block[3], shared;
+  cu_stream stream;
+  cu_attribute *attributes;
+  uint32_t attribute_count;
+} cu_launch;
 
 /* X(name, parameters) */
 #define CU_FUNCTIONS(X)                                                                                 \
@@ -78,15 +95,20 @@ enum {
   X(cuEventDestroy_v2, (cu_event))                                                                      \
   X(cuEventRecordWithFlags, (cu_event, cu_stream, uint32_t))                                            \
   X(cuEventElapsedTime, (float *, cu_event, cu_event))                                                  \
+  X(cuFuncSetAttribute, (cu_function, int32_t, int32_t))                                                \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int32_t *, cu_function, int32_t, size_t))             \
   X(cuLaunchCooperativeKernel, (cu_function, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t,          \
                                 uint32_t, uint32_t, cu_stream, void **))                                \
   X(cuLaunchKernel, (cu_function, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, \
                      cu_stream, void **, void **))
 
+/* Of newer drivers; NULL in others: CUDA 11.8. */
+#define CU_NEWER_FUNCTIONS(X) X(cuLaunchKernelEx, (const cu_launch *, cu_function, void **, void **))
+
 typedef struct cuda_api {
 #define X(name, parameters) cu_result(*name) parameters;
   CU_FUNCTIONS(X)
+  CU_NEWER_FUNCTIONS(X)
 #undef X
 } cuda_api;
 

@@ -40,6 +40,9 @@ static int32_t load_library(burnish_error *error) {
   }
   CU_FUNCTIONS(X)
 #undef X
+#define X(name, parameters) *(void **)(void *)&burnish_cu.name = dlsym(handle, #name);
+  CU_NEWER_FUNCTIONS(X)
+#undef X
   opened_by = getpid();
   return BURNISH_OK;
 }
@@ -75,7 +78,7 @@ static int32_t choose_device(cu_device *device, burnish_error *error) {
 /* What a device allows, and its architecture as a number: 80 for sm_80. */
 static int32_t describe(cu_device device, gpu_limits *limits, uint64_t *arch, burnish_error *error) {
   static const int32_t wanted[] = {CU_COMPUTE_CAPABILITY_MAJOR, CU_COMPUTE_CAPABILITY_MINOR,
-                                   CU_MAX_THREADS_PER_BLOCK,    CU_MAX_SHARED_MEMORY_PER_BLOCK,
+                                   CU_MAX_THREADS_PER_BLOCK,    CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
                                    CU_MAX_GRID_DIM_X,           CU_MAX_GRID_DIM_X + 1,
                                    CU_MAX_GRID_DIM_X + 2};
   int32_t values[7] = {0};

@@ -9,7 +9,8 @@
 #define BURNISH_CODE_VERSION 1u
 
 enum { CODE_NEEDS_F64 = 1 };
-enum { KERNEL_REPORTS = 1, KERNEL_TOGETHER = 2 }; /* may note an error; all blocks run at once */
+/* may note an error; all blocks run at once; may begin before the kernel before it has ended */
+enum { KERNEL_REPORTS = 1, KERNEL_TOGETHER = 2, KERNEL_OVERLAPS = 4 };
 
 typedef struct code_header {
   char magic[8];

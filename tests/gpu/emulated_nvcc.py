@@ -24,12 +24,20 @@ ASSEMBLY = re.compile(
 )
 """Instructions of a GPU, and what waits for other blocks: emulated_cuda.h has others of these names."""
 
+LAUNCHED = re.compile(r"extern (__shared__ .*launched_shared)\[\]")
+"""Shared memory whose size comes with the launch."""
+MOST_SHARED = 160 * 1024
+
+OVERLAP = re.compile(r"^  asm volatile\(\"griddepcontrol.*\n", re.MULTILINE)
+"""Where a kernel waits for the one before it: here that has ended."""
+
 THIS_CPU = ["-march=native", *(["-mno-avx512f"] if platform.machine() == "x86_64" else [])]
 """Without the instructions that valgrind does not know."""
 
 
 def host_source(source: str) -> str:
-    source = ASSEMBLY.sub("", source)
+    source = OVERLAP.sub("", source)
+    source = LAUNCHED.sub(rf"\1[{MOST_SHARED}]", ASSEMBLY.sub("", source))
     parts = KERNEL.split(source)[1:]
     table = "".join(
         f'    entry("{name}", {name}, {threads}, {_flag(WAITS, body)}, {_flag(MEETS, body)}),\n'
@@ -47,7 +55,7 @@ def _flag(pattern: re.Pattern[str], body: str) -> str:
 def main() -> int:
     arguments = sys.argv[1:]
     if "--version" in arguments:
-        print("an emulation of CUDA on the host, 3")
+        print("an emulation of CUDA on the host, 5")
         return 0
     source, out = Path(arguments[-1]), Path(arguments[arguments.index("-o") + 1])
     with tempfile.TemporaryDirectory() as folder:

@@ -16,14 +16,14 @@
 #define MOST_OPERATIONS 256
 
 enum { INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500 };
-enum { MAJOR = 8, MINOR = 0, MOST_THREADS = 1024, MOST_SHARED = 48 << 10 };
+enum { MOST_THREADS = 1024, STATIC_SHARED = 48 << 10, MOST_SHARED = 160 << 10 };
 
 /* --- what a test says and asks --- */
 
 static char violations[1 << 16];
 static char called[MOST][40];
 static pid_t owner; /* the process that began to use the driver: its children cannot */
-static int32_t call_count, fail_at = -1, fail_with, devices = 1, units = 108, launches;
+static int32_t call_count, fail_at = -1, fail_with, devices = 1, units = 108, arch = 80, launches, overlaps;
 
 static void violation(const char *format, ...) {
   size_t used = strlen(violations);
@@ -118,7 +118,7 @@ struct cu_function_s {
   cu_module module;
   const void *kernel;
   const unsigned *sizes;
-  unsigned count, threads;
+  unsigned count, threads, shared; /* arguments; of a block; bytes that come with a launch */
 };
 struct cu_context_s {
   int retained;
@@ -188,11 +188,13 @@ static cu_result submit(cu_stream stream, operation o) {
 const char *fake_violations(void) { return violations; }
 const char *fake_called(int32_t n) { return n < call_count && n < MOST ? called[n] : NULL; }
 int32_t fake_launches(void) { return launches; }
+int32_t fake_overlaps(void) { return overlaps; } /* kernels that may begin before the one before has ended */
+void fake_set_arch(int32_t number) { arch = number; }
 void fake_set_devices(int32_t count) { devices = count; }
 void fake_set_units(int32_t count) { units = count; } /* with none, blocks may not wait for each other */
 
 void fake_fail(int32_t call, int32_t code) {
-  call_count = launches = 0;
+  call_count = launches = overlaps = 0;
   fail_at = call;
   fail_with = code;
   violations[0] = 0;
@@ -258,10 +260,10 @@ cu_result cuDeviceGetPCIBusId(char *bus, int32_t size, cu_device device) {
 cu_result cuDeviceGetAttribute(int32_t *value, int32_t what, cu_device device) {
   (void)device;
   ENTER();
-  *value = what == CU_COMPUTE_CAPABILITY_MAJOR      ? MAJOR
-           : what == CU_COMPUTE_CAPABILITY_MINOR    ? MINOR
+  *value = what == CU_COMPUTE_CAPABILITY_MAJOR      ? arch / 10
+           : what == CU_COMPUTE_CAPABILITY_MINOR    ? arch % 10
            : what == CU_MAX_THREADS_PER_BLOCK       ? MOST_THREADS
-           : what == CU_MAX_SHARED_MEMORY_PER_BLOCK ? MOST_SHARED
+           : what == CU_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN ? MOST_SHARED
            : what == CU_MAX_GRID_DIM_X              ? 0x7fffffff
            : what == CU_COOPERATIVE_LAUNCH          ? units > 0
            : what == CU_MULTIPROCESSOR_COUNT        ? units
@@ -335,6 +337,13 @@ cu_result cuModuleGetFunction(cu_function *function, cu_module module, const cha
   *function = &functions[function_count++ % MOST];
   **function = made;
   return 0;
+}
+
+cu_result cuFuncSetAttribute(cu_function function, int32_t what, int32_t value) {
+  ENTER_CONTEXT();
+  if (what != CU_FUNC_MAX_DYNAMIC_SHARED_BYTES || value <= STATIC_SHARED || value > MOST_SHARED)
+    violation("attribute %d of a function set to %d", what, value);
+  return function->shared = (unsigned)value, 0;
 }
 
 cu_result cuMemAlloc_v2(cu_pointer *memory, size_t bytes) {
@@ -489,7 +498,8 @@ static cu_result start(cu_function function, uint32_t grid_x, uint32_t grid_y, u
     violation("a grid beyond the limits");
   if (!threads || threads > function->threads || threads > MOST_THREADS || block_z > 64)
     violation("a block beyond the limits");
-  if (shared || extra || function->count > 64) violation("a launch with shared memory or extras");
+  if (shared != function->shared || extra || function->count > 64)
+    violation("a launch with other shared memory than was asked for, or with extras");
   for (unsigned i = 0; i < function->count; i++) {
     unsigned expected = i + 1 < function->count ? 8 : 4;
     if (function->sizes[i] != expected) violation("argument %u has %u bytes", i, function->sizes[i]);
@@ -508,10 +518,25 @@ cu_result cuLaunchKernel(cu_function function, uint32_t grid_x, uint32_t grid_y,
   return start(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra);
 }
 
+cu_result cuLaunchKernelEx(const cu_launch *l, cu_function function, void **parameters, void **extra) {
+  ENTER_CONTEXT();
+  cu_graph graph = l->stream->capturing;
+  if (arch < 90 || l->attribute_count != 1 || l->attributes->what != CU_PROGRAMMATIC_STREAM_SERIALIZATION ||
+      l->attributes->value.number != 1)
+    violation("a launch with attributes that this device does not have");
+  if (!graph || !graph->count || graph->operations[graph->count - 1].kind != 'k')
+    violation("a kernel that may overlap, behind what is none");
+  if (function->module->meets(function->kernel)) violation("blocks that meet need a cooperative launch");
+  overlaps++;
+  return start(function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared,
+               l->stream, parameters, extra);
+}
+
 cu_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int32_t *blocks, cu_function function, int32_t threads,
                                                       size_t shared) {
   ENTER_CONTEXT();
-  if (shared || (unsigned)threads > function->threads) violation("the occupancy of another launch");
+  if (shared != function->shared || (unsigned)threads > function->threads)
+    violation("the occupancy of another launch");
   return *blocks = 1, 0;
 }
 

@@ -39,13 +39,16 @@ class FakeDriver:
         self.library.fake_allocate.argtypes = [ctypes.c_size_t, ctypes.c_int32]
         self.library.fake_free.argtypes = [ctypes.c_void_p]
 
-    def reset(self, call: int = -1, code: int = 0, devices: int = 1, units: int = 108) -> None:
+    def reset(
+        self, call: int = -1, code: int = 0, devices: int = 1, units: int = 108, arch: int = 80
+    ) -> None:
         """Forgets calls and violations; the call of that number, counted from now on, fails with the code."""
         if self.library.fake_alive():
             gc.collect()
         self.library.fake_fail(call, code)
         self.library.fake_set_devices(devices)
         self.library.fake_set_units(units)
+        self.library.fake_set_arch(arch)
 
     @property
     def violations(self) -> str:
@@ -62,6 +65,11 @@ class FakeDriver:
     def launches(self) -> int:
         """Kernels that ran."""
         return self.library.fake_launches()
+
+    @property
+    def overlaps(self) -> int:
+        """Those that may begin before the one before has ended."""
+        return self.library.fake_overlaps()
 
     @property
     def calls(self) -> list[str]:

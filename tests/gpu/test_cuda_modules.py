@@ -16,13 +16,20 @@ from burnish.compiler.codegen import device_code
 from burnish.compiler.codegen.kernel_code import Launch
 from burnish.compiler.cuda_device import is_usable
 from burnish.compiler.ir.plan import encode
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.ops.matmul import MatMul
+from burnish.compiler.target import TARGETS
 from burnish.errors import BurnishError, NoMemoryError, RunError, ToolError
 from burnish.models import zoo
+from burnish.op_tuner import measure
+from burnish.op_tuner.operands import operands
+from burnish.op_tuner.records import RecordedConfig
 from burnish.runtime.binding import device_module_from_memory
 from burnish.runtime.build import HERE, DeviceCode, include_dir, source_dir
 from burnish.runtime.nvcc import fatbin
 
 from ..compiled.forked import run_forked
+from ..op_tuner.tasks import op_task
 from .cuda_model import X, check, feeds, gather
 from .device import waiting
 from .fake_driver import NVCC, FakeDriver, has_real_driver
@@ -43,6 +50,56 @@ def test_networks_agree_with_the_cpu(driver, network):
     assert driver.launches == len(module.steps)
     del module
     assert not driver.alive
+
+
+def test_kernels_behind_kernels_may_begin_early_on_sm90(driver):
+    model = zoo.build("dqn")
+    inputs = zoo.random_inputs(model, 0)
+    driver.reset(arch=90)
+    module = burnish.compile(model, target="cuda-sm90")
+    context = module.context()
+    for name, array in inputs.items():
+        context.bind_input(name, array)
+    context.run()
+    assert driver.overlaps == len(module.steps) - 1  # the first one follows a copy
+    found = {o.name: context.output(o.name).copy() for o in module.outputs}
+    context.run_profiled()
+    assert driver.overlaps == len(module.steps) - 1  # events stand between
+    for name, array in burnish.compile(model).run(inputs).items():
+        assert np.abs(found[name] - array).max() <= 1e-5 * np.abs(array).max(), name
+
+
+def test_kernels_before_sm90_begin_one_after_the_other(driver):
+    model = zoo.build("digits")
+    burnish.compile(model, target="cuda-sm80").run(zoo.random_inputs(model, 0))
+    assert driver.launches and not driver.overlaps
+
+
+def test_a_measurement_has_two_events_whatever_it_repeats(driver):
+    """An event takes longer than a small kernel."""
+    task = op_task(MatMul(), "f32[8,4096]", "f32[4096,9]", target=TARGETS["cuda-sm80"])
+    built, given = measure.build(task, measure.Recorder(DefaultConfig())), operands(task)
+    assert isinstance(built, measure.Built) and len(built.kernel.steps) == 2
+    runner = measure._Runner(task.target, built, given, threads=1, evict=0)
+    assert not runner.first(given) and not runner.changed()
+    assert driver.launches == 2 * measure.REPEATS
+    assert driver.calls.count("cuEventRecordWithFlags") == 2
+    times = runner.context.run_profiled()
+    assert times[0].ns > 0 and not any(step.ns for step in times[1:])
+
+
+def test_more_shared_memory_than_a_kernel_may_declare_comes_with_its_launch(driver):
+    """Three steps of tiles of 128 rows and columns take 60 KiB."""
+    a, b = (np.random.default_rng(n).standard_normal((256, 256)).astype(np.float32) for n in range(2))
+    infos = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, (256, 256)) for n in "aby"]
+    node = onnx.helper.make_node("MatMul", ["a", "b"], ["y"], "product")
+    graph = onnx.helper.make_graph([node], "g", infos[:2], infos[2:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    answers = {"tile": ((16, 16), (8, 8)), "depth": 16, "parts": 1, "terms": 4, "stages": 3}
+    module = burnish.compile(model, target="cuda-sm80", pick_config=lambda task: RecordedConfig(answers))
+    expected = a @ b
+    assert np.abs(module.run({"a": a, "b": b})["y"] - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert "cuFuncSetAttribute" in driver.calls
 
 
 @pytest.mark.parametrize("narrow", [onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16])

@@ -114,6 +114,17 @@ def test_copies_pass_through_the_caches_before_a_kernel():
     assert plan.steps and not any(isinstance(step, Copy) for step in plan.steps)
 
 
+@pytest.mark.parametrize(("target", "named"), [("cuda-sm80", 1), ("opencl", 6)])
+def test_what_is_repeated_stands_between_two_events_of_cuda(target, named):
+    task = op_task(MatMul(), "f32[8,4096]", "f32[4096,9]", target=TARGETS[target])
+    kernel, given = outline(task, DefaultConfig()), operands(task)
+    assert len(kernel.steps) == 2  # the sum is split
+    sizes = tuple(a.nbytes for a in given.arrays)
+    plan, _ = plan_of(task.target, Built(kernel, sizes, {}), given, 1, evict=0, repeats=3)
+    assert [step.kernel for step in plan.steps] == [step.symbol for step in kernel.steps] * 3
+    assert [bool(step.node) for step in plan.steps] == [True] * named + [False] * (6 - named)
+
+
 def test_a_clock_that_ticks_slowly_tells_of_what_lies_between():
     ticks = [3.0] * 14 + [3.5] * 5 + [40.0]
     assert 3.0 < middle(ticks, TARGETS["cuda-sm90"]) < 3.25

@@ -78,10 +78,10 @@ def lies_in_vectors(factor: Expr, axes: Axes) -> bool:
     return factor.dtype.bytes == 4 and is_copy(factor) and lies_along(factor, axes[-1])
 
 
-def last_in_vectors(axes: Axes) -> tuple[dict[str, Expr], Axes]:
+def last_in_vectors(axes: Axes, lanes: int = VECTOR) -> tuple[dict[str, Expr], Axes]:
     """The last of these axes by the number of a vector on it and the variable LANE, and the axes with it."""
-    axis = Axis(f"{axes[-1].name}_vector", axes[-1].extent // VECTOR)
-    return {axes[-1].name: Var(axis.name) * VECTOR + LANE}, (*axes[:-1], axis)
+    axis = Axis(f"{axes[-1].name}_vector", axes[-1].extent // lanes)
+    return {axes[-1].name: Var(axis.name) * lanes + LANE}, (*axes[:-1], axis)
 
 
 def in_vectors(factor: Expr, axes: Axes) -> tuple[Expr, Axes]:
@@ -250,11 +250,12 @@ class Blocks:
         body = digits(self.p.rows, row, digits(self.p.columns, column, body))
         return If(within((row, size(self.p.rows)), (column, size(self.p.columns))), body)
 
-    def vector(self, row: Expr, number: Expr, lanes: Stmt) -> Stmt:
-        """`lanes`, a loop over LANE, for VECTOR neighbouring columns by their number, if they exist."""
+    def vector(self, row: Expr, number: Expr, body: Body, lanes: int = VECTOR) -> Stmt:
+        """`body` for neighbouring columns, by the variable LANE, if the vector of this number exists."""
         row = ROW * self.tile[0] + row
-        at, axes = last_in_vectors(self.p.columns)
-        body = digits(self.p.rows, row, digits(axes, number, substitute((lanes,), at)))
+        at, axes = last_in_vectors(self.p.columns, lanes)
+        each = loop(LANE.name, lanes, *substitute(body, at), kind="vector")
+        body = digits(self.p.rows, row, digits(axes, number, (each,)))
         return If(within((row, size(self.p.rows)), (number, size(axes))), body)
 
 

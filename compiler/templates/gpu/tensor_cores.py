@@ -30,18 +30,32 @@ from ...ops.fused import FusedOp
 from ...ops.matmul import MatMul
 from ...target import Gpu
 from ..algorithm import Algorithm, Layouts, Work
-from ..conv_parts import geometry
+from ..conv_parts import geometry, weights_position
 from . import implicit
 from .common import THREAD
 from .product import Product, along_sums, main_product
-from .staging import Blocks, SharedFactor, in_steps, line_of_terms, slot, stages_of, steps_of
+from .staging import (
+    COLUMN,
+    LANE,
+    Blocks,
+    SharedFactor,
+    in_steps,
+    line_of_terms,
+    slot,
+    stages_of,
+    steps_of,
+)
 from .tiles import MOVED, THREADS, WARPS, Epilogue, parts_of, split_sum
 
 ROWS, COLUMNS, WORDS = 16, 8, 8
 """Of one instruction: C is 16 × 8, the words along k are 8."""
+PAIR = 2  # columns side by side of which a thread holds the sums
 BANKS = LANES = 32  # of shared memory; of a warp
 LEAST = 8  # rows, columns and terms of a product below which most of an instruction is padding
 STAGES = 4  # as in tiles.py; a warp is done with a step sooner
+REGISTERS = 224
+"""Of a thread: fewer warps than elsewhere keep tensor cores busy, and more sums of each read factors less
+often."""
 PRODUCT_RATE = 4.0  # of the peak in f32
 _WARPS = ((2, 2), (1, 4), (4, 1), (2, 4), (4, 2), (1, 2), (2, 1), (1, 1))
 _FRAGMENTS = ((4, 4), (2, 8), (4, 8), (2, 4), (4, 2), (2, 2), (1, 4), (1, 8), (1, 2), (1, 1))
@@ -113,8 +127,8 @@ def layouts(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
 
 
 def weights(op: FusedOp, lanes: int) -> Mapping[int, Layout]:
-    """Those of a convolution; matrices as they are."""
-    return implicit.weights(op, lanes) if implicit.fits(op, lanes) else {}
+    """Those of a convolution lie with their channels last, as terms of the sum; matrices as they are."""
+    return {weights_position(op): implicit.LAST} if implicit.fits(op, lanes) else {}
 
 
 def work(op: FusedOp, lanes: int) -> Work:
@@ -243,7 +257,7 @@ def _fits(p: Product, tile: Tile, gpu: Gpu, precision: Precision) -> bool:
     least = WORDS * precision.packed
     return (
         enough
-        and 4 * i * j + 4 * i + 2 * j + 32 <= gpu.registers
+        and 4 * i * j + 4 * i + 2 * j + 32 <= REGISTERS
         and _fits_shared(p, tile, least, gpu, precision)
     )
 
@@ -295,19 +309,28 @@ class _Builder:
         self.column = self.first_column + j * COLUMNS + s.binary("mod", lane, 4) * 2 + pair
 
     def thread(self, epilogue: Epilogue) -> Body:
-        value = Load("tile_c", self.place, F32)
         body: Body = (
             self.each(Store("tile_c", self.place, s.const(0, F32))),
             *self.sum(),
-            self.each(self.blocks.element(self.row, self.column, epilogue(value))),
+            self.written(epilogue),
         )
         return (Alloc(self.acc, body),)
 
-    def each(self, body: Stmt) -> Stmt:
-        """For every element of the thread."""
-        for var, extent in reversed(list(zip(self.place, self.acc.shape))):
+    def each(self, body: Stmt, axes: int = 4) -> Stmt:
+        """For every element of the thread, or every pair, where `axes` are three."""
+        for var, extent in reversed(list(zip(self.place, self.acc.shape))[:axes]):
             body = loop(var.name, extent, body, kind="unroll")
         return body
+
+    def written(self, epilogue: Epilogue) -> Stmt:
+        """The epilogue for every element that exists, by pairs of columns where those are whole."""
+        if self.blocks.p.columns[-1].extent % PAIR:
+            value = Load("tile_c", self.place, F32)
+            return self.each(self.blocks.element(self.row, self.column, epilogue(value)))
+        first = s.substitute(self.column, {self.place[-1].name: s.const(0)})
+        number = COLUMN * (self.config.tile.block[1] // PAIR) + s.binary("floordiv", first, PAIR)
+        value = Load("tile_c", (*self.place[:-1], LANE), F32)
+        return self.each(self.blocks.vector(self.row, number, epilogue(value), PAIR), axes=3)
 
     def sum(self) -> Body:
         multiply = loop("of_depth", self.words[0].terms // WORDS, self.multiply())

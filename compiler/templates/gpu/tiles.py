@@ -439,8 +439,7 @@ class _Builder:
         number = (
             COLUMN * (self.c.tile.block[1] // VECTOR) + s.binary("floordiv", self.first_column, VECTOR) + near
         )
-        lanes = loop(LANE.name, VECTOR, *epilogue(value), kind="vector")
-        stores = self.blocks.vector(self.row, number, lanes)
+        stores = self.blocks.vector(self.row, number, epilogue(value))
         vectors = loop(near.name, self.lane // VECTOR, stores, kind="unroll")
         return loop(
             "of_rows", self.rows, loop("of_vectors", self.vectors, vectors, kind="unroll"), kind="unroll"
