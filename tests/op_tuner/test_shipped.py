@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from burnish.compiler.target import get_target
 from burnish.models import zoo
-from burnish.op_tuner.records import SHIPPED, RecordedConfig, Records, read, vectors
+from burnish.op_tuner.records import SHIPPED, RecordedConfig, Records, read, vectors, vectors_of
 from burnish.op_tuner.space import Space
 from burnish.workloads import distinct, planned
 
@@ -17,7 +17,7 @@ def test_each_is_of_its_files_vectors_and_the_best_of_its_task(file):
     target = get_target(file.stem)
     found, end = read(file)
     assert found and end == file.stat().st_size < 2 << 20
-    assert {vectors(r) for r in found} == {(target.arch, target.vector_bits)}
+    assert {vectors(r) for r in found} == {vectors_of(target)}
     assert all(r.seconds and not r.network for r in found)
     kinds = [(r.task, r.hardware, r.evict) for r in found]
     assert len(kinds) == len(set(kinds))
