@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
 from .compiler.build_kernel import Kernel, device_program, different
 from .compiler.ir.graph import Graph
+from .compiler.ir.plan import KernelCall, Plan, Step
 from .compiler.kernel_task import Config, DefaultConfig, KernelTask
 from .compiler.target import host_threads
 from .errors import BurnishError
@@ -24,7 +26,7 @@ from .module import Module
 from .network_plans import NetworkPlans
 from .op_tuner.confirm import PlanTimes, limit, plan_record, plan_times, turning
 from .op_tuner.hardware import hardware_of
-from .op_tuner.measure import NOISY, Measurement, require_runnable
+from .op_tuner.measure import NOISY, Measurement, require_runnable, runs_cuda, timed_as_one
 from .op_tuner.records import Records
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
@@ -75,7 +77,7 @@ class NetworkTurns:
         there the configs of the first variant, the others what records say."""
         make = _Modules(self.plans, self.store, variants)
         start = time.monotonic()
-        if self.plans.target.gpu is not None and self.plans.target.gpu.language == "cuda":
+        if runs_cuda(self.plans.target):
             make.compile_ahead()
         ahead = time.monotonic() - start
         threads = self.plans.threads
@@ -136,9 +138,11 @@ class _Modules:
     def __call__(self, n: int) -> Loaded:
         target, threads = self.plans.target, self.plans.threads
         packed, kernels, tasks = self._made(n)
+        owners = {step.symbol: tasks[n].digest for n, k in kernels.items() for step in k.steps}
+        if runs_cuda(target):
+            packed = replace(packed, plan=_timed_by_node(packed.plan, owners))
         context = Module.from_kernels(packed, different(kernels.values()), target, threads).context()
         _feed(context)
-        owners = {step.symbol: tasks[n].digest for n, k in kernels.items() for step in k.steps}
         return Loaded(context, [owners.get(step.kernel, "") for step in context.module.steps])
 
     def _made(self, n: int) -> Made:
@@ -165,6 +169,20 @@ class _Modules:
 
 Made = tuple[Packed, dict[int, Kernel], dict[int, KernelTask]]
 """A plan, and its nodes' kernels and tasks."""
+
+
+def _timed_by_node(plan: Plan, owners: Mapping[str, str]) -> Plan:
+    """With one event for a node, so that nothing stands between its kernels; `owners`: tasks by symbol."""
+
+    def owner(step: Step) -> tuple[str, str]:
+        return (owners[step.kernel], step.node) if isinstance(step, KernelCall) else ("", "")
+
+    steps: list[Step] = []
+    for _, group in groupby(plan.steps, owner):
+        together = list(group)
+        calls = [step for step in together if isinstance(step, KernelCall)]
+        steps += timed_as_one(calls) or together
+    return replace(plan, steps=tuple(steps))
 
 
 def _feed(context: Context) -> None:

@@ -301,7 +301,7 @@ class _Runner:
 
     def __init__(self, target: Target, built: Built, given: Operands, threads: int, evict: int):
         self.paced = target.gpu is None
-        self.repeats = REPEATS if _runs_cuda(target) and not evict else 1
+        self.repeats = REPEATS if runs_cuda(target) and not evict else 1
         plan, weights = plan_of(target, built, given, threads, evict, self.paced, self.repeats)
         self.context = _module(target, built, plan, weights).context(threads)
         for n, array in enumerate(given.arrays):
@@ -342,7 +342,7 @@ class _Runner:
         return "" if same else "the outputs differ from run to run"
 
 
-def _runs_cuda(target: Target) -> bool:
+def runs_cuda(target: Target) -> bool:
     return target.gpu is not None and target.gpu.language == "cuda"
 
 
@@ -381,9 +381,7 @@ def plan_of(
         for step in kernel.steps
         if step.tasks
     ] * repeats
-    if _runs_cuda(target):
-        own = own[:1] + [replace(step, node="") for step in own[1:]]
-    steps += own
+    steps += timed_as_one(own) if runs_cuda(target) else own
     if paced:
         sums = BufferRef.arena(arena.take(ALIGNMENT), ALIGNMENT)
         steps += [KernelCall(PACE, "", (sums,), (0,), 1)] * 2
@@ -396,6 +394,11 @@ def plan_of(
         *(arena.size, data.nbytes, tuple(steps)),
     )
     return plan, data
+
+
+def timed_as_one(steps: Sequence[KernelCall]) -> list[KernelCall]:
+    """Without events between them: the first one's time is that of all (runtime/src/cuda.c, `is_timed`)."""
+    return [*steps[:1], *(replace(step, node="") for step in steps[1:])]
 
 
 class _Space:

@@ -8,13 +8,16 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import burnish
 import numpy as np
 import pytest
+from burnish import network_turns
 from burnish.compiler import cuda_device, target
 from burnish.compiler.cuda_device import CudaDevice
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.target import TARGETS, get_target
 from burnish.errors import InputError, NoMemoryError, ToolError
+from burnish.models import zoo
 from burnish.op_tuner import hardware, measure
 from burnish.op_tuner.costs import PASSING
 from onnx import TensorProto, helper, numpy_helper, save
@@ -191,3 +194,13 @@ def test_a_process_that_has_used_cuda_does_not_measure(driver, monkeypatch):
     monkeypatch.setattr(measure, "find_cuda_device", lambda: DEVICE)
     with pytest.raises(InputError, match="this process has used CUDA"):
         measure.require_runnable(TARGETS["cuda-sm80"])
+
+
+def test_a_network_in_turns_has_one_event_for_a_node():
+    plan = burnish.compile(zoo.build("dqn"), target="cuda-sm80").plan
+    owners = {step.kernel: step.kernel.partition("_s")[0] for step in plan.steps}
+    assert len(set(owners.values())) < len(plan.steps)  # sums in parts have two kernels
+    found = network_turns._timed_by_node(plan, owners)
+    assert [step.kernel for step in found.steps] == [step.kernel for step in plan.steps]
+    named = [step.node for step in found.steps if step.node]
+    assert named == list(dict.fromkeys(step.node for step in plan.steps))
