@@ -85,10 +85,11 @@ _MEET = """static __device__ __forceinline__ void meet(i32 *arrivals) {
 }"""
 """The highest bit changes when all blocks have come; the others are then zero again."""
 _FOLLOW = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
-"""The next kernel's blocks may take the places that this one leaves; what the one before has written is there
-(PTX ISA, griddepcontrol, sm_90)."""
+"""First thing, since a kernel may be launched before the one before it has ended: until what that has written
+is there (PTX ISA, griddepcontrol, sm_90). None lets the next one begin earlier than when its own blocks end:
+its blocks would crowd on the units that are free first (docs/performance.md)."""
 STATIC_SHARED = 48 * 1024
-"""Bytes (CUDA C++ Programming Guide, on shared memory of compute capability 7.x and later)."""
+"""Bytes that a kernel may declare (CUDA C++ Programming Guide, compute capabilities from 7 on)."""
 OPTIONS = ("-fmad=false",)
 """For the compiler: multiply-adds are fused where the source says so, and nowhere else."""
 
@@ -119,7 +120,7 @@ class Cuda(Dialect):
         return "\n".join(lines)
 
     def shared_arrays(self, buffers: Sequence[Buffer]) -> list[str]:
-        """More than an array declared as such may have is given with the launch (gpu.h, STATIC_SHARED)."""
+        """What is more than a kernel may declare comes with its launch (runtime/src/cuda.c)."""
         if sum(map(shared_bytes, buffers)) <= STATIC_SHARED:
             return super().shared_arrays(buffers)
         lines, offset = [f"extern {self.shared} unsigned char launched_shared[];"], 0

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #define ALIGNMENT 256   /* of what lies in one allocation */
-#define STATIC_SHARED (48u << 10) /* bytes that a kernel may declare; one that needs more gets all with its launch */
+#define STATIC_SHARED (48u << 10) /* bytes that a kernel declares; if it needs more, they come with its launch */
 #define VECTOR_BYTES 16 /* kernels read and write so much at once: operands begin at multiples of it */
 
 /* What one context has for itself. A slot is an input, or an output behind the inputs. */

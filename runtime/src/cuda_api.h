@@ -102,7 +102,7 @@ typedef struct cu_launch { /* CUlaunchConfig */
   X(cuLaunchKernel, (cu_function, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, \
                      cu_stream, void **, void **))
 
-/* Of newer drivers; NULL in others: CUDA 11.8. */
+/* Of newer drivers; NULL in others. Graphs keep what kernels may do ahead from CUDA 12.3 on. */
 #define CU_NEWER_FUNCTIONS(X) X(cuLaunchKernelEx, (const cu_launch *, cu_function, void **, void **))
 
 typedef struct cuda_api {

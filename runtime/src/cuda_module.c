@@ -43,6 +43,8 @@ static int32_t load_library(burnish_error *error) {
 #define X(name, parameters) *(void **)(void *)&burnish_cu.name = dlsym(handle, #name);
   CU_NEWER_FUNCTIONS(X)
 #undef X
+  int32_t version = 0;
+  if (burnish_cu.cuDriverGetVersion(&version) || version < 12030) burnish_cu.cuLaunchKernelEx = NULL;
   opened_by = getpid();
   return BURNISH_OK;
 }

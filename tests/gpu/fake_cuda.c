@@ -23,7 +23,7 @@ enum { MOST_THREADS = 1024, STATIC_SHARED = 48 << 10, MOST_SHARED = 160 << 10 };
 static char violations[1 << 16];
 static char called[MOST][40];
 static pid_t owner; /* the process that began to use the driver: its children cannot */
-static int32_t call_count, fail_at = -1, fail_with, devices = 1, units = 108, arch = 80, launches, overlaps;
+static int32_t call_count, fail_at = -1, fail_with, devices = 1, units = 108, arch = 80, version = 12040, launches, overlaps;
 
 static void violation(const char *format, ...) {
   size_t used = strlen(violations);
@@ -190,6 +190,7 @@ const char *fake_called(int32_t n) { return n < call_count && n < MOST ? called[
 int32_t fake_launches(void) { return launches; }
 int32_t fake_overlaps(void) { return overlaps; } /* kernels that may begin before the one before has ended */
 void fake_set_arch(int32_t number) { arch = number; }
+void fake_set_version(int32_t number) { version = number; } /* before the runtime opens the driver */
 void fake_set_devices(int32_t count) { devices = count; }
 void fake_set_units(int32_t count) { units = count; } /* with none, blocks may not wait for each other */
 
@@ -224,7 +225,7 @@ cu_result cuInit(uint32_t flags) {
   return flags ? INVALID_VALUE : devices ? 0 : NO_DEVICE;
 }
 
-cu_result cuDriverGetVersion(int32_t *version) { return *version = 12040, 0; }
+cu_result cuDriverGetVersion(int32_t *number) { return *number = version, 0; }
 
 cu_result cuGetErrorName(cu_result code, const char **name) {
   *name = code == CU_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"

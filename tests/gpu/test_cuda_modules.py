@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,26 @@ def test_kernels_before_sm90_begin_one_after_the_other(driver):
     model = zoo.build("digits")
     burnish.compile(model, target="cuda-sm80").run(zoo.random_inputs(model, 0))
     assert driver.launches and not driver.overlaps
+
+
+EARLY = """
+import ctypes, burnish
+from burnish.models import zoo
+driver = ctypes.CDLL("libcuda.so.1")
+driver.fake_set_arch(90)
+driver.fake_set_version({version})
+model = zoo.build("digits")
+burnish.compile(model, target="cuda-sm90").run(zoo.random_inputs(model, 0))
+print(driver.fake_launches() - driver.fake_overlaps())
+"""
+
+
+@pytest.mark.parametrize(("version", "all"), [(12020, True), (12030, False)])
+def test_graphs_of_older_drivers_know_of_no_early_beginnings(fake_gpu, version, all):
+    command = [sys.executable, "-c", EARLY.format(version=version)]
+    done = subprocess.run(command, capture_output=True, text=True, env=fake_gpu, timeout=240)
+    assert not done.returncode, done.stderr
+    assert (int(done.stdout) > 1) is all
 
 
 def test_a_measurement_has_two_events_whatever_it_repeats(driver):

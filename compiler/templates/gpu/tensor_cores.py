@@ -89,8 +89,8 @@ PRECISIONS = {
 
 
 def tf32(value: Expr) -> Expr:
-    """Rounded to the nearest TF32, away from zero in ties, as PTX's cvt.rna.tf32.f32 does. What is no number
-    stays none in the bits that are left of it."""
+    """Rounded to the nearest TF32, away from zero in ties, as PTX's cvt.rna.tf32.f32 does; from sm_90 on to
+    the even one. What is no number stays none in the bits that are left of it."""
     bits = s.call("bitcast_u32", value)
     rounded = s.binary("and", s.binary("add", bits, s.const(0x1000, U32)), s.const(0xFFFFE000, U32))
     none = s.binary("or", bits, s.const(0x00400000, U32))
