@@ -17,12 +17,12 @@ from pathlib import Path
 from burnish.compiler.build_kernel import build_kernel
 from burnish.compiler.codegen.c_dialect import module_source
 from burnish.compiler.codegen.cuda import DIALECT, OPTIONS
-from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.target import Target, get_target
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.make_tasks import kernel_tasks
 from burnish.graph_passes.plan_layout import PlanOptions
 from burnish.models import zoo
+from burnish.op_tuner.records import tuned_configs
 from burnish.pipeline import optimise
 
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
@@ -68,13 +68,14 @@ def compiled(sources: Iterable[str], target: Target) -> list[Resources]:
 
 
 def sources_of(network: str, target: Target) -> list[str]:
-    """Every different kernel of a network of the zoo, NAME or NAME:PRECISION."""
+    """Every different kernel of a network of the zoo, NAME or NAME:PRECISION, with the configs that ship."""
     name, _, precision = network.partition(":")
     options = PlanOptions(precision=precision or "f32")
     graph = optimise(import_onnx(zoo.build(name)), target, 1, options=options)
     tasks = {task.key: task for task in kernel_tasks(graph, target, 1).values()}
     symbols = ((task, f"{task.name}_{task.digest[:8]}") for task in tasks.values())
-    return [build_kernel(task, DefaultConfig(), symbol).object.decode() for task, symbol in symbols]
+    configs = tuned_configs(None)
+    return [build_kernel(task, configs(task), symbol).object.decode() for task, symbol in symbols]
 
 
 def main() -> int:
