@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 from ...ir import scalar as s
 from ...ir.affine import linear
@@ -46,6 +46,11 @@ class Product:
         """Of batch, rows, columns, sums."""
         z, m, n, k = map(size, (self.batch, self.rows, self.columns, self.sums))
         return z, m, n, k
+
+    @cached_property
+    def along(self) -> tuple[bool, bool]:
+        """Of both factors, as `along_sums`."""
+        return along_sums(self.left, self.sums), along_sums(self.right, self.sums)
 
 
 def size(axes: Axes) -> int:
@@ -85,7 +90,6 @@ def main_product(task: KernelTask) -> Product | None:
     return found[0] if len(found) == 1 else None
 
 
-@lru_cache(maxsize=256)
 def along_sums(factor: Expr, sums: Axes) -> bool:
     """Whether neighbours along the last sum lie side by side in memory."""
     loads = [x for x in s.walk(factor) if isinstance(x, Load) and x.index]

@@ -33,7 +33,7 @@ from ..algorithm import Algorithm, Layouts, Work
 from ..conv_parts import geometry, weights_position
 from . import implicit
 from .common import THREAD
-from .product import Product, along_sums, main_product
+from .product import Product, main_product
 from .staging import (
     COLUMN,
     LANE,
@@ -190,8 +190,7 @@ class Words:
 def words_of(p: Product, tile: Tile, depth: int, precision: Precision) -> tuple[Words, Words]:
     """Of both factors in one step."""
     left, right = (
-        Words(width, depth // precision.packed, along_sums(factor, p.sums))
-        for width, factor in zip(tile.block, (p.left, p.right))
+        Words(width, depth // precision.packed, along) for width, along in zip(tile.block, p.along)
     )
     return left, right
 

@@ -37,7 +37,6 @@ from .grid import element, kernel, program
 from .product import (
     Axes,
     Product,
-    along_sums,
     digits,
     expression,
     guarded,
@@ -227,8 +226,8 @@ def shared_shapes(p: Product, tile: Tile, depth: int, terms: int) -> tuple[tuple
     such, which should not begin in one bank. Vectors stay aligned.
     """
     left, right = (
-        (depth, block + max(4, vector) * along_sums(factor, p.sums))
-        for block, vector, factor in zip(tile.block, tile.elements, (p.left, p.right))
+        (depth, block + max(4, vector) * along)
+        for block, vector, along in zip(tile.block, tile.elements, p.along)
     )
     if terms > 1:
         left = (tile.block[0], line_of_terms(depth))
