@@ -6,10 +6,11 @@
 `compile` needs nvcc and no GPU; `FOLDER` then goes to the machine that has one. For each task of the networks
 (NAME[:BATCH[:PRECISION]], as they are compiled by default) it takes the default config and others, more than
 half of them those that are predicted to be fast, and makes one program of all. A folder that is there is
-gone on with. `measure` runs a task's candidates one after the other in a CUDA graph, each several times
-between two events, weights in turns from copies where they come from memory in their network. The fastest
-one's results are compared with the default's. All times become records; `burnish records best` keeps what is
-to be shipped.
+gone on with, but for what another version of the compiler made. `measure` runs a task's candidates one after
+the other in a CUDA graph, each several times between two events, with weights from up to 40 copies in turns
+where they come from memory in their network (small ones stay in the cache). The fastest one's results are
+compared with the default's. All times become records; `burnish records best` keeps what is to be shipped. A
+task that has records of this GPU is left out, so that it may be started again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ import numpy as np
 from burnish.commands.bench import relative_error
 from burnish.commands.peers.base import TOLERANCE
 from burnish.compiler.build_kernel import Kernel, build_kernel, device_program
+from burnish.compiler.code_version import compiler_version
+from burnish.compiler.cuda_device import is_usable
 from burnish.compiler.ir.plan import BufferRef, KernelCall, Plan, PlanIO, encode
 from burnish.compiler.kernel_task import KernelTask, RejectedConfig
 from burnish.compiler.lower.lower import scheduled
@@ -38,9 +41,10 @@ from burnish.graph_passes.gpu_time import program_time
 from burnish.graph_passes.plan_layout import DEFAULT_PLAN
 from burnish.models import zoo
 from burnish.op_tuner.costs import record_of
+from burnish.op_tuner.hardware import hardware_of
 from burnish.op_tuner.measure import Built, Measurement, find_gpu, middle, plan_of, timed_as_one
 from burnish.op_tuner.operands import operands
-from burnish.op_tuner.records import Records
+from burnish.op_tuner.records import Records, is_own
 from burnish.op_tuner.space import Point, Space
 from burnish.runtime.binding import device_module_from_memory
 from burnish.runtime.build import DeviceCode
@@ -51,7 +55,7 @@ COUNT = 24  # candidates of a task
 LOOKED_AT = 150  # configs whose times are predicted, about
 REPEATS, MOST_COPIES = 10, 40
 COPIED = 128 << 20  # bytes of copies of weights, at most
-RUNS = 8
+RUNS = 10
 OTHER = "other "  # before the names of outputs that are compared
 
 
@@ -59,6 +63,7 @@ OTHER = "other "  # before the names of outputs that are compared
 class Compiled:
     """A task's candidates, the default first, as one program; `symbols` are all their kernels."""
 
+    version: str  # of the compiler
     workload: Workload
     points: tuple[Point, ...]
     kernels: tuple[Kernel, ...]
@@ -126,7 +131,7 @@ def compiled(workload: Workload, count: int) -> Compiled:
         kept.append(fatbin(source, keep=False, **how))  # type: ignore[arg-type]
         return kept[-1]
 
-    result = Compiled(workload, tuple(points), kernels, b"")
+    result = Compiled(compiler_version(), workload, tuple(points), kernels, b"")
     device_program(kernels, result.symbols, task.target, nvcc)
     return replace(result, code=kept[0])
 
@@ -143,12 +148,21 @@ def save(workload: Workload, count: int, path: Path) -> str:
 def compile_all(folder: Path, networks: Sequence[str], target: Target, count: int, jobs: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tasks = distinct(w for network in networks for w in workloads(network, target))
-    missing = [w for w in tasks if not file_of(folder, w).exists()]
+    missing = [w for w in tasks if not is_made(folder, w)]
     print(f"{len(tasks)} tasks, {len(missing)} to be compiled", flush=True)
     with ProcessPoolExecutor(jobs) as pool:
         futures = [pool.submit(save, w, count, file_of(folder, w)) for w in missing]
         for done, future in enumerate(as_completed(futures), 1):
             print(f"{done} of {len(missing)}: {future.result()}", flush=True)
+
+
+def is_made(folder: Path, w: Workload) -> bool:
+    """By this version, for the same target."""
+    path = file_of(folder, w)
+    if not path.exists():
+        return False
+    made: Compiled = pickle.loads(path.read_bytes())
+    return made.version == compiler_version() and made.workload.task.target == w.task.target
 
 
 def file_of(folder: Path, w: Workload) -> Path:
@@ -262,26 +276,37 @@ def timed(point: Point, times: Sequence[float], target: Target) -> Measurement:
     return Measurement(seconds, float(high - low) / seconds, len(times), config=dict(point))
 
 
-def measure_all(folder: Path, path: Path) -> None:
+def measure_all(folder: Path, path: Path) -> int:
+    """1 where a task could not be measured."""
     records = Records(path, shipped=False)
     shares: list[float] = []
-    started = time.monotonic()
+    failed, started = 0, time.monotonic()
     files = sorted(folder.glob("*.candidates"))
     for number, file in enumerate(files, 1):
         made: Compiled = pickle.loads(file.read_bytes())
-        w = made.workload
-        find_gpu(w.task.target)
-        found = measured(made)
-        records.add(*(record_of(w.task, m, w.task.threads, w.evict) for m in found))
+        task, evict = made.workload.task, made.workload.evict
+        place = f"{number} of {len(files)}, {time.monotonic() - started:.0f} s: {task.name}"
+        if made.version != compiler_version():
+            raise BurnishError(f"{file} is of another version of the compiler; compile the folder again")
+        find_gpu(task.target)
+        if any(is_own(r, hardware_of(task.target), evict) for r in records.of(task)):
+            print(f"{place}: has records", flush=True)
+            continue
+        try:
+            found = measured(made)
+        except BurnishError as error:
+            print(f"{place}: {error}", flush=True)
+            failed += 1
+            if not is_usable():
+                raise BurnishError("the GPU's context is lost; start again without that file") from error
+            continue
+        records.add(*(record_of(task, m, task.threads, evict) for m in found))
         shares.append(min(m.seconds for m in found) / found[0].seconds)
-        print(
-            f"{number} of {len(files)}, {time.monotonic() - started:.0f} s: {w.task.name}, default "
-            f"{found[0].seconds * 1e6:.2f} µs, fastest {shares[-1]:.2f} of it",
-            flush=True,
-        )
-    print(
-        f"{len(files)} tasks: the fastest take {np.exp(np.mean(np.log(shares or [1.0]))):.3f} of the defaults"
-    )
+        default = f"default {found[0].seconds * 1e6:.2f} µs"
+        print(f"{place}: {default}, fastest {shares[-1]:.2f} of it", flush=True)
+    mean = np.exp(np.mean(np.log(shares or [1.0])))
+    print(f"{len(shares)} tasks measured: the fastest take {mean:.3f} of the defaults")
+    return int(failed > 0)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -305,7 +330,7 @@ def main(arguments: Sequence[str]) -> int:
             target = target_of(options.target, options.units)
             compile_all(options.folder, options.networks, target, options.count, options.jobs)
         else:
-            measure_all(options.folder, options.records)
+            return measure_all(options.folder, options.records)
     except BurnishError as error:
         sys.exit(f"candidates: {error}")
     return 0

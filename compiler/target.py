@@ -144,8 +144,22 @@ def _cuda(
     bandwidth: float,
     overlaps: bool = False,
 ) -> Target:
-    gpu = Gpu("cuda", units, 32, 1024, 96 * KIB, 128, True, rate, bandwidth, 2e-6, 8.0, True, True)
-    gpu = replace(gpu, overlaps=overlaps)
+    gpu = Gpu(
+        "cuda",
+        units,
+        32,
+        1024,
+        96 * KIB,
+        128,
+        True,
+        rate,
+        bandwidth,
+        2e-6,
+        8.0,
+        True,
+        True,
+        overlaps=overlaps,
+    )
     return Target(name, "", arch, (), 128, gpu.registers, l1, l2, 0, "gpu", gpu=gpu)
 
 

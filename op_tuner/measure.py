@@ -7,8 +7,8 @@
 
 So caches hold what they do in a network: of the weights as much as the other kernels leave, and what the one
 before would have written. The outputs are checked. A GPU tells of no pace; it works before it is timed, since
-its clocks rest while a candidate is built. Where nothing is to be evicted, CUDA runs the steps several times
-over between two events, which take as long as a small kernel.
+its clocks rest while a candidate is built. Where nothing is to be evicted, CUDA runs the steps of short
+kernels several times over between two events, which take as long as a small kernel.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PATIENCE = 3  # times `seconds` for what is not quiet
 AROUND = 4  # times `seconds` for what is not the kernel
 TRIMMED = 0.1  # of a GPU's times, at both ends
 WARMING = 0.05  # seconds of work before a GPU is timed
-REPEATS = 10  # of the steps between two events
+REPEATS, SHORT = 10, 1e-4  # of the steps between two events, where they take fewer seconds
 _ROW = 256  # bytes of one task of the touching kernel
 _SUMS = 256
 PACE = "burnish_pace"
@@ -183,7 +183,7 @@ def run(
         wrong = runner.first(given)
         if task.target.gpu and not wrong:
             runner.warm()
-        times = [] if wrong else _repeat(runner.once, seconds, beat)
+        times = [] if wrong else _repeat(runner.once, seconds, beat, runner.repeats)
         wrong = wrong or runner.changed()
     except RunError as error:
         what = "memory" if isinstance(error, MemoryError) else "run"
@@ -260,15 +260,18 @@ def _find_opencl(target: Target) -> OpenCLDevice:
     return device
 
 
-def _repeat(run: Callable[[], float], seconds: float, beat: float = math.inf) -> list[float]:
-    """Times of single runs until they add up to `seconds`, or take a few times as long with what stands
-    between them, and the spread is small; or until patience ends, or `beat` is out of reach."""
+def _repeat(
+    run: Callable[[], float], seconds: float, beat: float = math.inf, repeats: int = 1
+) -> list[float]:
+    """Times of single runs, which are means of so many `repeats`, until these add up to `seconds`, or take a
+    few times as long with what stands between them, and the spread is small; or until patience ends, or
+    `beat` is out of reach."""
     times: list[float] = []
     spent = 0.0
     started = time.perf_counter()
     while len(times) < MOST_RUNS:
         times.append(run())
-        spent += times[-1]
+        spent += times[-1] * repeats
         used = max(spent, (time.perf_counter() - started) / AROUND) / seconds
         if len(times) >= FEW_RUNS and (used > PATIENCE or min(times) > LOSES * beat):
             break
@@ -301,16 +304,23 @@ class _Runner:
 
     def __init__(self, target: Target, built: Built, given: Operands, threads: int, evict: int):
         self.paced = target.gpu is None
-        self.repeats = REPEATS if runs_cuda(target) and not evict else 1
-        plan, weights = plan_of(target, built, given, threads, evict, self.paced, self.repeats)
+        self.may_repeat = runs_cuda(target) and not evict
+        self.load = partial(self._load, target, built, given, threads, evict)
+        self.chains: list[float] = []  # seconds
+        self.kept: list[np.ndarray] = []
+        self.load(1)
+
+    def _load(
+        self, target: Target, built: Built, given: Operands, threads: int, evict: int, repeats: int
+    ) -> None:
+        self.repeats = repeats
+        plan, weights = plan_of(target, built, given, threads, evict, self.paced, repeats)
         self.context = _module(target, built, plan, weights).context(threads)
         for n, array in enumerate(given.arrays):
             if n not in given.weights and array.size:
                 self.context.input(f"in{n}")[...] = array.reshape(-1).view(np.uint8)
         self.outputs = [self.context.output(f"out{n}") for n in range(len(given.outputs))]
         self.own = [n for n, s in enumerate(plan.steps) if s.node]
-        self.chains: list[float] = []  # seconds
-        self.kept: list[np.ndarray] = []
 
     def once(self) -> float:
         """Seconds of the kernel's steps in one run."""
@@ -329,11 +339,14 @@ class _Runner:
         return _LINKS / float(chain) if chain > 0 else 0.0
 
     def first(self, given: Operands) -> str:
-        """What is wrong after one run into memory that holds NaN, or -1."""
+        """What is wrong after one run into memory that holds NaN, or -1. A short kernel runs several times in
+        later ones."""
         for output in self.outputs:
             output.fill(0xFF)
-        self.once()
+        seconds = self.once()
         self.kept = [output.copy() for output in self.outputs] if given.expected else []
+        if self.may_repeat and seconds < SHORT:
+            self.load(REPEATS)
         return given.error([o.view(t.dtype.numpy) for o, t in zip(self.kept, given.outputs)])
 
     def changed(self) -> str:

@@ -157,7 +157,8 @@ struct burnish_api {
   int32_t (*run)(burnish_context *context);
   const burnish_error *(*last_error)(const burnish_context *context);
 
-  /* From now on a run writes each step's nanoseconds to `nanoseconds[0 .. step_count)`; NULL ends that. */
+  /* From now on a run writes each step's nanoseconds to `nanoseconds[0 .. step_count)`; NULL ends that. (CUDA: a
+   * step without a node's name takes 0, and counts with the one before.) */
   int32_t (*profile)(burnish_context *context, int64_t *nanoseconds);
   int32_t (*threads)(const burnish_context *context);
 

@@ -1,6 +1,6 @@
 /* Runs plans on an NVIDIA GPU through the driver. A context records its whole run once as a CUDA graph:
  * inputs from pinned memory, every step, outputs to pinned memory; where steps are timed, once more with an
- * event before each. A run copies what the user bound into that memory, launches the graph and waits. Memory
+ * event before each that has a node's name. A run copies what the user bound into that memory, launches the graph and waits. Memory
  * of the device that the user binds is read and written in place. */
 #define _GNU_SOURCE
 #include "cuda.h"
@@ -25,7 +25,7 @@ typedef struct cuda_state {
   unsigned char *staging;  /* pinned: inputs and outputs, then error words */
   int32_t *noted;          /* in there: the errors that kernels noted, by step */
   cu_function *functions;  /* by step */
-  cu_event *events;        /* one before each step and one behind the last; made by the first timed run */
+  cu_event *events;        /* one for each step and one behind the last; made by the first timed run */
   cu_pointer *values;      /* one step's arguments, and their addresses */
   void **parameters;
   int reports;         /* KERNEL_REPORTS if any kernel may note an error */
@@ -247,11 +247,11 @@ static int is_timed(const burnish_context *c, uint32_t step) {
 /* Whether a kernel follows another one, with nothing in between, and neither needs the whole GPU. */
 static int follows(const burnish_context *c, uint32_t number) {
   const cuda_state *s = c->state;
-  int apart = !number || c->plan.steps[number - 1].kind != STEP_CALL || (s->timed && is_timed(c, number));
+  int apart = !number || c->plan.steps[number - 1].kind != STEP_CALL || (s->timed && is_timed(c, number)) || s->step_by_step;
   if (apart || !burnish_cu.cuLaunchKernelEx) return 0;
   uint32_t flags = burnish_gpu_kernel(c, number, NULL)->flags;
   uint32_t before = burnish_gpu_kernel(c, number - 1, NULL)->flags;
-  return flags & before & KERNEL_OVERLAPS && !((flags | before) & KERNEL_TOGETHER);
+  return flags & KERNEL_OVERLAPS && !((flags | before) & KERNEL_TOGETHER);
 }
 
 static cu_result call_step(burnish_context *c, uint32_t number) {

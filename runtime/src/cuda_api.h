@@ -45,6 +45,7 @@ typedef struct cu_attribute { /* CUlaunchAttribute */
   union {
     int32_t number;
     char bytes[64];
+    void *pointer; /* which gives it CUDA's alignment */
   } value;
 } cu_attribute;
 

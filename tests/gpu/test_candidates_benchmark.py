@@ -33,7 +33,8 @@ def test_all_candidates_of_a_network_become_records(run, tmp_path):
     assert files and said.startswith(f"{len(files)} tasks, {len(files)} to be compiled")
     assert f"{len(files)} tasks, 0 to be compiled" in run("compile", tmp_path, "digits", *how)
     said = run("measure", tmp_path, "--records", tmp_path / "records.jsonl")
-    assert f"{len(files)} tasks: the fastest take" in said
+    assert f"{len(files)} tasks measured: the fastest take" in said
+    assert "0 tasks measured" in run("measure", tmp_path, "--records", tmp_path / "records.jsonl")
     found, _ = read(tmp_path / "records.jsonl")
     assert {r.task for r in found} == {file.name.partition("-")[0] for file in files}
     assert all(r.seconds and not r.error and "Fake A100" in r.hardware.cpu for r in found)

@@ -96,16 +96,20 @@ def test_graphs_of_older_drivers_know_of_no_early_beginnings(fake_gpu, version, 
     assert (int(done.stdout) > 1) is all
 
 
-def test_a_measurement_has_two_events_whatever_it_repeats(driver):
+@pytest.mark.parametrize(("short", "repeats"), [(0.0, 1), (1e9, measure.REPEATS)])
+def test_a_measurement_has_two_events_whatever_it_repeats(driver, monkeypatch, short, repeats):
     """An event takes longer than a small kernel."""
+    monkeypatch.setattr(measure, "SHORT", short)
     task = op_task(MatMul(), "f32[8,4096]", "f32[4096,9]", target=TARGETS["cuda-sm80"])
     built, given = measure.build(task, measure.Recorder(DefaultConfig())), operands(task)
     assert isinstance(built, measure.Built) and len(built.kernel.steps) == 2
     runner = measure._Runner(task.target, built, given, threads=1, evict=0)
-    assert not runner.first(given) and not runner.changed()
-    assert driver.launches == 2 * measure.REPEATS
-    assert driver.calls.count("cuEventRecordWithFlags") == 2
+    assert not runner.first(given)
+    assert driver.launches == 2 and driver.calls.count("cuEventRecordWithFlags") == 2
+    driver.reset()
     times = runner.context.run_profiled()
+    assert driver.launches == 2 * repeats and not runner.changed() and runner.repeats == repeats
+    assert driver.calls.count("cuEventRecordWithFlags") == 2
     assert times[0].ns > 0 and not any(step.ns for step in times[1:])
 
 

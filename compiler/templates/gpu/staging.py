@@ -13,7 +13,7 @@ from ...ir.scalar import Expr, Load, Select, Var
 from ...kernel_task import Config
 from ...target import Gpu
 from .common import THREAD, let, over
-from .product import Axes, Product, along_sums, digits, size, within
+from .product import Axes, Product, digits, size, within
 
 ROW, COLUMN, BATCH = Var("block_y"), Var("block_x"), Var("block_z")
 LANE = Var("of_vector")
@@ -205,15 +205,16 @@ class Blocks:
 
     def stage_rows(self, to: SharedFactor, step: Expr) -> Body:
         """The left factor's values of this block and step → shared memory."""
-        return self._stage(to, step, self.p.left, self.p.rows, ROW, self.tile[0])
+        return self._stage(to, step, self.p.left, self.p.rows, ROW, self.tile[0], self.p.along[0])
 
     def stage_columns(self, to: SharedFactor, step: Expr) -> Body:
-        return self._stage(to, step, self.p.right, self.p.columns, COLUMN, self.tile[1])
+        return self._stage(to, step, self.p.right, self.p.columns, COLUMN, self.tile[1], self.p.along[1])
 
-    def _stage(self, to: SharedFactor, step: Expr, factor: Expr, axes: Axes, block: Expr, width: int) -> Body:
+    def _stage(
+        self, to: SharedFactor, step: Expr, factor: Expr, axes: Axes, block: Expr, width: int, along: bool
+    ) -> Body:
         """A thread moves an element at a time, or a vector where it may copy one."""
         depth, sums, part, lanes = self.depth, self.p.sums, self.sums_of_part, 1
-        along = along_sums(factor, sums)
         inside, k_inside = Var("inside"), Var("k_inside")
         place: Expr = inside
         k_place: Expr = k_inside
