@@ -1,7 +1,7 @@
 """Kernels compiled for NVIDIA GPUs, without one.
 
-python -m tests.gpu.nvcc NETWORK[:PRECISION]…   those of networks of the zoo, for sm_80 and sm_90: what ptxas
-                                                says of each
+python -m tests.gpu.nvcc NETWORK[:PRECISION]…   those of networks of the zoo with the configs that ship, for
+                                                sm_80 and sm_90: what ptxas says of each
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from burnish.compiler.build_kernel import build_kernel
 from burnish.compiler.codegen.c_dialect import module_source
 from burnish.compiler.codegen.cuda import DIALECT, OPTIONS
+from burnish.compiler.kernel_task import Config, DefaultConfig, KernelTask
 from burnish.compiler.target import Target, get_target
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.make_tasks import kernel_tasks
@@ -67,14 +68,17 @@ def compiled(sources: Iterable[str], target: Target) -> list[Resources]:
     return found
 
 
-def sources_of(network: str, target: Target) -> list[str]:
-    """Every different kernel of a network of the zoo, NAME or NAME:PRECISION, with the configs that ship."""
+def default(task: KernelTask) -> Config:
+    return DefaultConfig()
+
+
+def sources_of(network: str, target: Target, configs: Callable[[KernelTask], Config] = default) -> list[str]:
+    """Every different kernel of a network of the zoo, NAME or NAME:PRECISION."""
     name, _, precision = network.partition(":")
     options = PlanOptions(precision=precision or "f32")
     graph = optimise(import_onnx(zoo.build(name)), target, 1, options=options)
     tasks = {task.key: task for task in kernel_tasks(graph, target, 1).values()}
     symbols = ((task, f"{task.name}_{task.digest[:8]}") for task in tasks.values())
-    configs = tuned_configs(None)
     return [build_kernel(task, configs(task), symbol).object.decode() for task, symbol in symbols]
 
 
@@ -83,7 +87,7 @@ def main() -> int:
     for network in sys.argv[1:]:
         for name in ("cuda-sm80", "cuda-sm90"):
             target = get_target(name)
-            kernels = compiled(sources_of(network, target), target)
+            kernels = compiled(sources_of(network, target, tuned_configs(None)), target)
             for k in kernels:
                 if k.stack or k.spilt:
                     print(f"  {k.name}: {k.registers} registers, stack {k.stack}, spilt {k.spilt} bytes")
