@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from .module import Module
 from .network_plans import NetworkPlans
 from .op_tuner.confirm import PlanTimes, limit, plan_record, plan_times, turning
 from .op_tuner.hardware import hardware_of
-from .op_tuner.measure import NOISY, Measurement, require_runnable, runs_cuda, timed_as_one
+from .op_tuner.measure import NOISY, Measurement, require_runnable, runs_cuda
 from .op_tuner.records import Records
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
@@ -174,14 +173,12 @@ Made = tuple[Packed, dict[int, Kernel], dict[int, KernelTask]]
 def _timed_by_node(plan: Plan, owners: Mapping[str, str]) -> Plan:
     """With one event for a node, so that nothing stands between its kernels; `owners`: tasks by symbol."""
 
-    def owner(step: Step) -> tuple[str, str]:
-        return (owners[step.kernel], step.node) if isinstance(step, KernelCall) else ("", "")
-
     steps: list[Step] = []
-    for _, group in groupby(plan.steps, owner):
-        together = list(group)
-        calls = [step for step in together if isinstance(step, KernelCall)]
-        steps += timed_as_one(calls) or together
+    before: tuple[str, str] | None = None  # task and node of the last kernel
+    for step in plan.steps:
+        own = (owners[step.kernel], step.node) if isinstance(step, KernelCall) else None
+        steps.append(replace(step, node="") if own and own == before else step)
+        before = own
     return replace(plan, steps=tuple(steps))
 
 

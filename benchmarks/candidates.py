@@ -42,13 +42,14 @@ from burnish.graph_passes.plan_layout import DEFAULT_PLAN
 from burnish.models import zoo
 from burnish.op_tuner.costs import record_of
 from burnish.op_tuner.hardware import hardware_of
-from burnish.op_tuner.measure import Built, Measurement, find_gpu, middle, plan_of, timed_as_one
+from burnish.op_tuner.measure import Built, Measurement, find_gpu, measurement_of, plan_of, timed_as_one
 from burnish.op_tuner.operands import operands
 from burnish.op_tuner.records import Records, is_own
 from burnish.op_tuner.space import Point, Space
 from burnish.runtime.binding import device_module_from_memory
 from burnish.runtime.build import DeviceCode
 from burnish.runtime.nvcc import fatbin
+from burnish.runtime.whole_file import write_whole
 from burnish.workloads import Workload, distinct, planned
 
 COUNT = 24  # candidates of a task
@@ -87,9 +88,9 @@ def target_of(name: str, units: int) -> Target:
 
 def workloads(network: str, target: Target) -> list[Workload]:
     """Of NAME[:BATCH[:PRECISION]]."""
-    parts = network.split(":")
-    batch, precision = dict(enumerate(parts)).get(1, "1"), dict(enumerate(parts)).get(2, "f32")
-    model = zoo.build(parts[0], batch=int(batch)) if int(batch) > 1 else zoo.build(parts[0])
+    given = network.split(":")
+    name, batch, precision = given + ["", "1", "f32"][len(given) :]
+    model = zoo.build(name, batch=int(batch))
     return planned(network, model, target, 1, replace(DEFAULT_PLAN, precision=precision))
 
 
@@ -137,11 +138,9 @@ def compiled(workload: Workload, count: int) -> Compiled:
 
 
 def save(workload: Workload, count: int, path: Path) -> str:
-    """To the file, whole or not at all; says what it is."""
+    """To the file; says what it is."""
     made = compiled(workload, count)
-    partial_file = path.with_suffix(".partial")
-    partial_file.write_bytes(pickle.dumps(made))
-    partial_file.rename(path)
+    write_whole(path, partial(pickle.dump, made))
     return f"{workload.task.name}: {len(made.points)} candidates"
 
 
@@ -263,17 +262,13 @@ def with_args(plan: Plan, changed: Callable[[BufferRef], BufferRef]) -> list[Ker
 def measured(made: Compiled) -> list[Measurement]:
     """Of each candidate; the fastest one's results are right."""
     bench = Bench(made)
-    found = [timed(point, times, bench.task.target) for point, times in zip(made.points, bench.times())]
+    target = bench.task.target
+    found = [measurement_of(t, target, dict(p)) for p, t in zip(made.points, bench.times())]
     for n in sorted(range(len(found)), key=lambda n: found[n].seconds):
         if not n or not (what := bench.wrong(n)):
             break
         found[n] = Measurement.failed("wrong", what, dict(made.points[n]))
     return found
-
-
-def timed(point: Point, times: Sequence[float], target: Target) -> Measurement:
-    seconds, (low, high) = middle(times, target), np.percentile(times, (25, 75))
-    return Measurement(seconds, float(high - low) / seconds, len(times), config=dict(point))
 
 
 def measure_all(folder: Path, path: Path) -> int:

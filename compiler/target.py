@@ -134,32 +134,9 @@ def _arm(
     return Target(cpu, _ARM, cpu, features, 128, 32, l1, l2, l3 or l2, multiply_adds=multiply_adds)
 
 
-def _cuda(
-    name: str,
-    arch: str,
-    units: int,
-    l1: int,
-    l2: int,
-    rate: float,
-    bandwidth: float,
-    overlaps: bool = False,
-) -> Target:
-    gpu = Gpu(
-        "cuda",
-        units,
-        32,
-        1024,
-        96 * KIB,
-        128,
-        True,
-        rate,
-        bandwidth,
-        2e-6,
-        8.0,
-        True,
-        True,
-        overlaps=overlaps,
-    )
+def _cuda(name: str, arch: str, units: int, l1: int, l2: int, rate: float, bandwidth: float) -> Target:
+    gpu = Gpu("cuda", units, 32, 1024, 96 * KIB, 128, True, rate, bandwidth, 2e-6, 8.0, True, True)
+    gpu = replace(gpu, overlaps=int(arch.removeprefix("sm_")) >= 90)
     return Target(name, "", arch, (), 128, gpu.registers, l1, l2, 0, "gpu", gpu=gpu)
 
 
@@ -193,7 +170,7 @@ TARGETS: dict[str, Target] = {
         _opencl("mali-g76", "g76", _G76, 16 * KIB, 1 * MIB, _ARM),
         _opencl("amd-rdna3", "gfx1100", _RDNA3, 32 * KIB, 6 * MIB),
         _cuda("cuda-sm80", "sm_80", 108, 192 * KIB, 40 * MIB, 64 * 1.41e9, 1555e9),
-        _cuda("cuda-sm90", "sm_90", 132, 256 * KIB, 50 * MIB, 128 * 1.75e9, 3350e9, True),
+        _cuda("cuda-sm90", "sm_90", 132, 256 * KIB, 50 * MIB, 128 * 1.75e9, 3350e9),
     )
 }
 """The targets that can be named; `host` is the best of them with this machine's caches, `opencl`

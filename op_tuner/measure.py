@@ -190,11 +190,14 @@ def run(
         return Measurement.failed(what, str(error), built.config)
     if wrong:
         return Measurement.failed("wrong", wrong, built.config)
+    return replace(measurement_of(times, task.target, built.config), pace=runner.pace())
+
+
+def measurement_of(times: Sequence[float], target: Target, config: Mapping[str, object]) -> Measurement:
+    """Of a candidate by the seconds of its runs."""
     low, median, high = np.percentile(times, (25, 50, 75))
     spread = float((high - low) / max(median, 1e-12))
-    return Measurement(
-        middle(times, task.target), spread, len(times), config=built.config, pace=runner.pace()
-    )
+    return Measurement(middle(times, target), spread, len(times), config=config)
 
 
 def require_runnable(target: Target) -> None:
