@@ -25,7 +25,7 @@ from .module import Module
 from .network_plans import NetworkPlans
 from .op_tuner.confirm import PlanTimes, limit, plan_record, plan_times, turning
 from .op_tuner.hardware import hardware_of
-from .op_tuner.measure import NOISY, Measurement, require_runnable, runs_cuda
+from .op_tuner.measure import NOISY, Measurement, require_runnable
 from .op_tuner.records import Records
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
@@ -76,7 +76,7 @@ class NetworkTurns:
         there the configs of the first variant, the others what records say."""
         make = _Modules(self.plans, self.store, variants)
         start = time.monotonic()
-        if runs_cuda(self.plans.target):
+        if self.plans.target.cuda:
             make.compile_ahead()
         ahead = time.monotonic() - start
         threads = self.plans.threads
@@ -138,7 +138,7 @@ class _Modules:
         target, threads = self.plans.target, self.plans.threads
         packed, kernels, tasks = self._made(n)
         owners = {step.symbol: tasks[n].digest for n, k in kernels.items() for step in k.steps}
-        if runs_cuda(target):
+        if target.cuda:
             packed = replace(packed, plan=_timed_by_node(packed.plan, owners))
         context = Module.from_kernels(packed, different(kernels.values()), target, threads).context()
         _feed(context)

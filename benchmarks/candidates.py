@@ -20,7 +20,7 @@ import pickle
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +32,7 @@ from burnish.commands.peers.base import TOLERANCE
 from burnish.compiler.build_kernel import Kernel, build_kernel, device_program
 from burnish.compiler.code_version import compiler_version
 from burnish.compiler.cuda_device import is_usable
-from burnish.compiler.ir.plan import BufferRef, KernelCall, Plan, PlanIO, encode
+from burnish.compiler.ir.plan import BufferRef, KernelCall, Plan, PlanIO, Step, encode
 from burnish.compiler.kernel_task import KernelTask, RejectedConfig
 from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.target import TARGETS, Target, host_threads
@@ -42,11 +42,20 @@ from burnish.graph_passes.plan_layout import DEFAULT_PLAN
 from burnish.models import zoo
 from burnish.op_tuner.costs import record_of
 from burnish.op_tuner.hardware import hardware_of
-from burnish.op_tuner.measure import Built, Measurement, find_gpu, measurement_of, plan_of, timed_as_one
+from burnish.op_tuner.measure import (
+    ONCE,
+    Built,
+    Measurement,
+    find_gpu,
+    measurement_of,
+    plan_of,
+    turns_of,
+    weights_of,
+)
 from burnish.op_tuner.operands import operands
 from burnish.op_tuner.records import Records, is_own
 from burnish.op_tuner.space import Point, Space
-from burnish.runtime.binding import device_module_from_memory
+from burnish.runtime.binding import Context, device_module_from_memory
 from burnish.runtime.build import DeviceCode
 from burnish.runtime.nvcc import fatbin
 from burnish.runtime.whole_file import write_whole
@@ -54,8 +63,6 @@ from burnish.workloads import Workload, distinct, planned
 
 COUNT = 24  # candidates of a task
 LOOKED_AT = 150  # configs whose times are predicted, about
-REPEATS, MOST_COPIES = 10, 40
-COPIED = 128 << 20  # bytes of copies of weights, at most
 RUNS = 10
 OTHER = "other "  # before the names of outputs that are compared
 
@@ -81,7 +88,7 @@ class Compiled:
 def target_of(name: str, units: int) -> Target:
     """As `cuda` is on a GPU with so many units."""
     target = TARGETS[name]
-    if target.gpu is None or target.gpu.language != "cuda":
+    if target.gpu is None or not target.cuda:
         raise BurnishError(f"target {name} is not for CUDA")
     return replace(target, gpu=replace(target.gpu, units=units, together=True))
 
@@ -181,45 +188,40 @@ class Bench:
     def __init__(self, made: Compiled):
         self.made, self.task = made, made.workload.task
         self.given = operands(self.task, checked=False)
-        sizes = (*(a.nbytes for a in self.given.arrays), *(t.nbytes for t in self.given.outputs))
-        plans = [plan_of(self.task.target, Built(k, sizes, {}), self.given, 1, evict=0) for k in made.kernels]
-        self.weights = plans[0][1]
-        self.plans = [plan for plan, _ in plans]
 
     @property
     def precision(self) -> str:
         return self.task.transformed.removeprefix("tensor_") if "tensor_" in self.task.transformed else "f32"
 
+    def plan(self, number: int, turns: Sequence[int] = ONCE) -> Plan:
+        """Of a candidate alone."""
+        sizes = (*(a.nbytes for a in self.given.arrays), *(t.nbytes for t in self.given.outputs))
+        built = Built(self.made.kernels[number], sizes, {})
+        return plan_of(self.task.target, built, self.given, threads=1, evict=0, turns=turns)
+
     def times(self) -> Times:
-        size = len(self.weights)
-        least = -(-self.made.workload.evict // max(size, 1)) if size else 1
-        copies = max(1, min(least, MOST_COPIES, COPIED // max(size, 1)))
-        repeats = max(REPEATS, copies)
-
-        def of_copy(ref: BufferRef, n: int) -> BufferRef:
-            return replace(ref, offset=ref.offset + n % copies * size) if ref.space == "weights" else ref
-
-        steps: list[KernelCall] = []
-        for plan in self.plans:
-            turns = [with_args(plan, partial(of_copy, n=n)) for n in range(repeats)]
-            steps += timed_as_one([step for turn in turns for step in turn])
-        context = self.context(steps, self.plans[0].outputs, np.tile(self.weights, copies))
+        turns = turns_of(self.given, self.made.workload.evict)
+        plans = [self.plan(n, turns) for n in range(len(self.made.kernels))]
+        steps = [step for plan in plans for step in plan.steps]
+        context = self.context(plans, steps, weights_of(self.given, turns))
         context.run()
         runs = [context.run_profiled() for _ in range(1 + RUNS)][1:]
         named = [n for n, step in enumerate(steps) if step.node]
-        return [[run[n].ns / 1e9 / repeats for run in runs] for n in named]
+        return [[run[n].ns / 1e9 / len(turns) for run in runs] for n in named]
 
     def wrong(self, number: int) -> str:
         """How a candidate's results differ from the default's; "" if they do not."""
-        outputs = self.plans[0].outputs
+        default, other = self.plan(0), self.plan(number)
+        outputs = default.outputs
 
         def second(ref: BufferRef) -> BufferRef:
             return replace(ref, index=ref.index + len(outputs)) if ref.space == "out" else ref
 
-        default, other = self.plans[0], self.plans[number]
-        calls = [*with_args(default, lambda ref: ref), *with_args(other, second)]
+        kernels = [step for step in other.steps if isinstance(step, KernelCall)]
+        calls = [replace(call, args=tuple(map(second, call.args))) for call in kernels]
         both = (*outputs, *(PlanIO(OTHER + io.name, io.type) for io in outputs))
-        context = self.context(calls, both, self.weights)
+        plans = (replace(default, outputs=both), other)
+        context = self.context(plans, [*default.steps, *calls], weights_of(self.given))
         context.run()
 
         def results(prefix: str) -> dict[str, np.ndarray]:
@@ -231,14 +233,9 @@ class Bench:
             return ""
         return f"differs from the default config's results by {error:.1e} of their scale"
 
-    def context(self, steps: Sequence[KernelCall], outputs: Sequence[PlanIO], weights: np.ndarray):
-        plan = replace(
-            self.plans[0],
-            steps=tuple(steps),
-            outputs=tuple(outputs),
-            arena_size=max(plan.arena_size for plan in self.plans),
-            weights_size=len(weights),
-        )
+    def context(self, plans: Sequence[Plan], steps: Sequence[Step], weights: np.ndarray) -> Context:
+        """With the operands of the first of the plans, for steps of all of them."""
+        plan = replace(plans[0], steps=tuple(steps), arena_size=max(p.arena_size for p in plans))
         program = device_program(
             self.made.kernels, plan.kernels, self.task.target, lambda source, **how: self.made.code
         )
@@ -248,15 +245,6 @@ class Bench:
             if array.size:
                 context.input(io.name)[...] = array.reshape(-1).view(np.uint8)
         return context
-
-
-def with_args(plan: Plan, changed: Callable[[BufferRef], BufferRef]) -> list[KernelCall]:
-    """The plan's kernels; each has a node's name."""
-    return [
-        replace(step, args=tuple(map(changed, step.args)), node=step.kernel)
-        for step in plan.steps
-        if isinstance(step, KernelCall)
-    ]
 
 
 def measured(made: Compiled) -> list[Measurement]:

@@ -165,9 +165,8 @@ def command(
         require_precision(machine, precision)
     networks = [(source.name, static_model(source.read(), shapes, dims)) for source in sources]
     own = partial(compile_model, target=target, cache=cache)
-    on_cuda = machine.gpu is not None and machine.gpu.language == "cuda"
     if against is None:
-        against = "onnxruntime" if emulated else "torch" if on_cuda else ",".join(peers.DEFAULT)
+        against = "onnxruntime" if emulated else "torch" if machine.cuda else ",".join(peers.DEFAULT)
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
     reports: Any = bench_counts_report if emulated else bench_report
 
@@ -181,14 +180,14 @@ def command(
         others = peers.find_emulated(names, peers.System.find(root, machine), tflite) if names else []
         result = _counted(networks, own, others, machine, rounds=rounds, records=records, seed=seed)
     else:
-        gpu = _find_cuda(machine) if on_cuda else None
-        threads = (1,) if on_cuda else threads
+        gpu = _find_cuda(machine) if machine.cuda else None
+        threads = (1,) if machine.cuda else threads
         took: dict[str, dict[tuple[str, int], float]] = {kind: {} for kind in precisions}
         contestants: list[peers.Peer] = []
         for kind in precisions:
             rounded = partial(own, precision=kind)
-            contestants += _subjects(rounded, measure, bool(tuning), records, on_cuda, took[kind], kind)
-        contestants += peers.find_cuda(names, precisions) if on_cuda else peers.find(names, tflite)
+            contestants += _subjects(rounded, measure, bool(tuning), records, machine.cuda, took[kind], kind)
+        contestants += peers.find_cuda(names, precisions) if machine.cuda else peers.find(names, tflite)
 
         def ahead(name: str, model: onnx.ModelProto) -> None:
             for kind in () if isinstance(gpu, str) else precisions:

@@ -71,7 +71,7 @@ def device_program(
     assert target.gpu is not None
     launches = {step.symbol: step.launch for k in kernels for step in k.steps if step.launch}
     parts = target.gpu.language, [k.object.decode() for k in kernels], symbols, launches
-    if target.gpu.language == "cuda":
+    if target.cuda:
         build = partial(nvcc, arch=target.cpu, options=cuda.OPTIONS)
         return device_code.encode(*parts, options=target.cpu, build=build)
     return device_code.encode(*parts)

@@ -66,6 +66,11 @@ class Target:
         """x86_64, aarch64, …"""
         return self.triple.partition("-")[0]
 
+    @property
+    def cuda(self) -> bool:
+        """Whether it is a GPU whose kernels are written in CUDA."""
+        return self.gpu is not None and self.gpu.language == "cuda"
+
     def lanes(self, bytes: int) -> int:
         """Elements of this size in one vector register."""
         return max(1, self.vector_bits // (8 * bytes))
@@ -234,9 +239,7 @@ def this_cuda() -> Target:
     """The newest CUDA target that this machine's GPU runs, with its units, so that as many blocks may wait
     for each other; where there is no GPU, the newest of all."""
     device = find_cuda_device()
-    known = {
-        int(t.cpu.removeprefix("sm_")): t for t in TARGETS.values() if t.gpu and t.gpu.language == "cuda"
-    }
+    known = {int(t.cpu.removeprefix("sm_")): t for t in TARGETS.values() if t.cuda}
     fitting = [arch for arch in known if device is None or arch <= device.arch]
     if not fitting:
         raise InputError(

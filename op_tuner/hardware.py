@@ -72,7 +72,7 @@ def hardware_of(target: Target) -> Hardware:
     if target.gpu is None:
         return this_hardware()
     device: OpenCLDevice | CudaDevice | None
-    device = find_device() if target.gpu.language == "opencl" else find_cuda_device()
+    device = find_cuda_device() if target.cuda else find_device()
     name, units = target.cpu, target.gpu.units
     if device is not None:
         name, units = str(device), device.units

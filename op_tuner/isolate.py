@@ -22,6 +22,7 @@ from typing import Any
 from ..compiler.build_kernel import Kernel
 from ..compiler.codegen.kernel_code import Launch, Step
 from ..compiler.kernel_task import Config, KernelTask
+from ..runtime import capi
 from ..settings import GPU_POISON, OPENCL_CACHE
 from .child import Act, Child, Ending, Parent, memory_limit
 from .clock import at_usual_pace
@@ -96,6 +97,7 @@ class Local:
 
         InputError if this machine cannot run a task's target. Whoever stops listening ends what is under way.
         """
+        capi.library()  # here, so that children find it, as all below
         for target in {c.task.target for c in candidates}:
             require_runnable(target)
             if target.gpu is None:

@@ -7,8 +7,9 @@
 
 So caches hold what they do in a network: of the weights as much as the other kernels leave, and what the one
 before would have written. The outputs are checked. A GPU tells of no pace; it works before it is timed, since
-its clocks rest while a candidate is built. Where nothing is to be evicted, CUDA runs the steps of short
-kernels several times over between two events, which take as long as a small kernel.
+its clocks rest while a candidate is built. CUDA runs the steps of short kernels several times over between
+two events, which take as long as a small kernel; in place of copies before them, each run then reads its
+weights from another place.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ AROUND = 4  # times `seconds` for what is not the kernel
 TRIMMED = 0.1  # of a GPU's times, at both ends
 WARMING = 0.05  # seconds of work before a GPU is timed
 REPEATS, SHORT = 10, 1e-4  # of the steps between two events, where they take fewer seconds
+MOST_COPIES, COPIED = 40, 128 << 20  # of the weights, and their bytes, at most
 _ROW = 256  # bytes of one task of the touching kernel
 _SUMS = 256
+ONCE = (0,)
 PACE = "burnish_pace"
 _LINKS = 4096  # of the chain that tells the clock: some microseconds
 
@@ -183,7 +186,7 @@ def run(
         wrong = runner.first(given)
         if task.target.gpu and not wrong:
             runner.warm()
-        times = [] if wrong else _repeat(runner.once, seconds, beat, runner.repeats)
+        times = [] if wrong else _repeat(runner.once, seconds, beat, len(runner.turns))
         wrong = wrong or runner.changed()
     except RunError as error:
         what = "memory" if isinstance(error, MemoryError) else "run"
@@ -215,7 +218,7 @@ def _require_gpu(target: Target) -> None:
     """InputError unless candidates for it can be measured in children of this process."""
     find_gpu(target)
     assert target.gpu is not None
-    if target.gpu.language == "cuda":
+    if target.cuda:
         find_nvcc()
     library, name = _DRIVERS[target.gpu.language]
     if is_loaded(library):
@@ -230,8 +233,7 @@ _DRIVERS = {"opencl": ("libOpenCL", "OpenCL"), "cuda": (LIBRARY, "CUDA")}
 
 def find_gpu(target: Target) -> OpenCLDevice | CudaDevice:
     """This machine's; InputError unless it runs code for the target."""
-    assert target.gpu is not None
-    return _find_cuda(target) if target.gpu.language == "cuda" else _find_opencl(target)
+    return _find_cuda(target) if target.cuda else _find_opencl(target)
 
 
 def _find_cuda(target: Target) -> CudaDevice:
@@ -306,19 +308,16 @@ class _Runner:
     """The kernel between its operands in a module of its own."""
 
     def __init__(self, target: Target, built: Built, given: Operands, threads: int, evict: int):
-        self.paced = target.gpu is None
-        self.may_repeat = runs_cuda(target) and not evict
-        self.load = partial(self._load, target, built, given, threads, evict)
+        self.target, self.paced, self.evict = target, target.gpu is None, evict
+        self.load = partial(self._load, built, given, threads)
         self.chains: list[float] = []  # seconds
         self.kept: list[np.ndarray] = []
-        self.load(1)
+        self.load(evict, ONCE)
 
-    def _load(
-        self, target: Target, built: Built, given: Operands, threads: int, evict: int, repeats: int
-    ) -> None:
-        self.repeats = repeats
-        plan, weights = plan_of(target, built, given, threads, evict, self.paced, repeats)
-        self.context = _module(target, built, plan, weights).context(threads)
+    def _load(self, built: Built, given: Operands, threads: int, evict: int, turns: Sequence[int]) -> None:
+        target, self.turns = self.target, turns
+        plan = plan_of(target, built, given, threads, evict, self.paced, turns)
+        self.context = _module(target, built, plan, weights_of(given, turns)).context(threads)
         for n, array in enumerate(given.arrays):
             if n not in given.weights and array.size:
                 self.context.input(f"in{n}")[...] = array.reshape(-1).view(np.uint8)
@@ -330,7 +329,7 @@ class _Runner:
         times = self.context.run_profiled()
         if self.paced:
             self.chains.append(times[-1].ns / 1e9)
-        return sum(times[n].ns for n in self.own) / 1e9 / self.repeats
+        return sum(times[n].ns for n in self.own) / 1e9 / len(self.turns)
 
     def warm(self) -> None:
         end = time.perf_counter() + WARMING
@@ -348,18 +347,14 @@ class _Runner:
             output.fill(0xFF)
         seconds = self.once()
         self.kept = [output.copy() for output in self.outputs] if given.expected else []
-        if self.may_repeat and seconds < SHORT:
-            self.load(REPEATS)
+        if self.target.cuda and seconds < SHORT:
+            self.load(0, turns_of(given, self.evict))
         return given.error([o.view(t.dtype.numpy) for o, t in zip(self.kept, given.outputs)])
 
     def changed(self) -> str:
         """Whether later runs gave something else, padding aside: tasks that race."""
         same = all(np.array_equal(a, b) for a, b in zip(self.kept, self.outputs))
         return "" if same else "the outputs differ from run to run"
-
-
-def runs_cuda(target: Target) -> bool:
-    return target.gpu is not None and target.gpu.language == "cuda"
 
 
 def plan_of(
@@ -369,21 +364,22 @@ def plan_of(
     threads: int,
     evict: int,
     paced: bool = False,
-    repeats: int = 1,
-) -> tuple[Plan, np.ndarray]:
-    """Steps that touch memory, without a node's name, then the kernel's, several times over if it `repeats`;
-    if it is `paced`, the last one tells the clock, and the one before warms it up. For CUDA the first of the
-    kernel's steps alone has a name: it counts the time of those behind it.
+    turns: Sequence[int] = ONCE,
+) -> Plan:
+    """Steps that touch memory, without a node's name, then the kernel's for each of the `turns`, which say
+    which copy of the weights is read; if it is `paced`, the last one tells the clock, and the one before
+    warms it up. For CUDA the first of the kernel's steps alone has a name: it counts the time of those
+    behind it.
     """
     kernel = built.kernel
-    arena, weights = _Space(), _Space()
+    arena, (places, size_of_weights) = _Space(), _places(given)
     inputs: list[PlanIO] = []
     args: list[BufferRef] = []
     for n, (array, size) in enumerate(zip(given.arrays, built.sizes)):
         if array.nbytes != size:
             raise InternalError(f"{kernel.name}: operand {n} has {array.nbytes} bytes, not {size}")
         if n in given.weights:
-            args.append(BufferRef.weights(weights.take(array.nbytes), array.nbytes))
+            args.append(BufferRef.weights(places[n], array.nbytes))
         else:
             args.append(BufferRef.input(len(inputs), array.nbytes))
             inputs.append(PlanIO(f"in{n}", TensorType(U8, (array.nbytes,))))
@@ -393,23 +389,51 @@ def plan_of(
     steps = _copies(args, arena, evict) if target.gpu else _touching(args, arena, threads, evict)
     writes = tuple(range(len(given.arrays), len(args)))
     own = [
-        KernelCall(*(step.symbol, kernel.name, tuple(args), writes), *(step.tasks, kernel.gang, step.scratch))
+        KernelCall(
+            *(step.symbol, kernel.name, tuple(_of_copy(a, turn * size_of_weights) for a in args), writes),
+            *(step.tasks, kernel.gang, step.scratch),
+        )
+        for turn in turns
         for step in kernel.steps
         if step.tasks
-    ] * repeats
-    steps += timed_as_one(own) if runs_cuda(target) else own
+    ]
+    steps += timed_as_one(own) if target.cuda else own
     if paced:
         sums = BufferRef.arena(arena.take(ALIGNMENT), ALIGNMENT)
         steps += [KernelCall(PACE, "", (sums,), (0,), 1)] * 2
-    data = np.zeros(weights.size, np.uint8)
-    for n in given.weights:
-        raw = given.arrays[n].reshape(-1).view(np.uint8)
-        data[args[n].offset : args[n].end] = raw
-    plan = Plan(
+    return Plan(
         *(kernel.name, target.name, target.features, tuple(inputs), results),
-        *(arena.size, data.nbytes, tuple(steps)),
+        *(arena.size, (1 + max(turns)) * size_of_weights, tuple(steps)),
     )
-    return plan, data
+
+
+def weights_of(given: Operands, turns: Sequence[int] = ONCE) -> np.ndarray:
+    """The bytes of the plan's weights."""
+    places, size = _places(given)
+    data = np.zeros(size, np.uint8)
+    for n, offset in places.items():
+        raw = given.arrays[n].reshape(-1).view(np.uint8)
+        data[offset : offset + raw.nbytes] = raw
+    return np.tile(data, 1 + max(turns)) if max(turns) else data
+
+
+def turns_of(given: Operands, evict: int) -> Sequence[int]:
+    """Runs one behind the other that find as much of the weights in the cache as the other kernels of a
+    network leave of them: the copies that are read in turns are at least the bytes to evict, if they may be.
+    """
+    _, size = _places(given)
+    copies = max(1, min(-(-evict // size), MOST_COPIES, COPIED // size)) if size else 1
+    return [n % copies for n in range(max(REPEATS, copies))]
+
+
+def _places(given: Operands) -> tuple[dict[int, int], int]:
+    """Where each of the weights lies in one copy, and its bytes."""
+    space = _Space()
+    return {n: space.take(given.arrays[n].nbytes) for n in sorted(given.weights)}, space.size
+
+
+def _of_copy(ref: BufferRef, ahead: int) -> BufferRef:
+    return replace(ref, offset=ref.offset + ahead) if ref.space == "weights" else ref
 
 
 def timed_as_one(steps: Sequence[KernelCall]) -> list[KernelCall]:

@@ -34,7 +34,7 @@ from ..runtime.toolchain import find_compiler
 from .child import Child, Ending, Parent, memory_limit
 from .hardware import Hardware
 from .isolate import Candidate, Spans
-from .measure import Built, Measurement, Recorder, build, plan_of, touching
+from .measure import Built, Measurement, Recorder, build, plan_of, touching, weights_of
 from .operands import operands
 from .pressure import Pressure
 from .records import tuples
@@ -200,7 +200,7 @@ class Simulated:
 
     def _run(self, task: KernelTask, built: Built) -> Measurement:
         given = operands(task)
-        plan, weights = plan_of(task.target, built, given, 1, evict=0)
+        plan, weights = plan_of(task.target, built, given, 1, evict=0), weights_of(given)
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             program, inputs, outputs = (Path(name, part) for part in ("program", "inputs", "outputs"))
             objects = [built.kernel.object, touching(task.target).object]

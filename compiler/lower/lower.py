@@ -38,7 +38,7 @@ def finished(program: Program, target: Target) -> Program:
 
 def native_narrow(target: Target) -> tuple[DType, ...]:
     """The narrow floats that the target's own instructions round to."""
-    if target.gpu and target.gpu.language == "cuda":
+    if target.cuda:
         return F16, BF16
     of_cpu = "f16c" in target.features or (target.kind == "cpu" and target.arch == "aarch64")
     return (F16,) if of_cpu else ()

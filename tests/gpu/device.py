@@ -20,7 +20,7 @@ from burnish.compiler.ir.types import TensorType
 from burnish.compiler.lower.lower import finished
 from burnish.compiler.target import TARGETS, Target
 from burnish.errors import RunError
-from burnish.op_tuner.measure import Built, plan_of
+from burnish.op_tuner.measure import Built, plan_of, weights_of
 from burnish.op_tuner.operands import Operands
 from burnish.runtime.binding import device_module_from_memory
 from burnish.runtime.build import DeviceCode
@@ -93,7 +93,7 @@ class CudaKernels:
         results = [TensorType(b.dtype, b.shape) for b in params[len(inputs) :]]
         given = Operands(tuple(inputs), frozenset(), tuple(results), None)
         built = Built(kernel, tuple(b.nbytes for b in params), {}, program)
-        plan, weights = plan_of(self.target, built, given, threads=1, evict=0)
+        plan, weights = plan_of(self.target, built, given, threads=1, evict=0), weights_of(given)
         context = device_module_from_memory(encode(plan), DeviceCode("cuda", program), weights).context()
         for n, array in enumerate(inputs):
             if array.size:

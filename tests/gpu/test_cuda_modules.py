@@ -96,22 +96,43 @@ def test_graphs_of_older_drivers_know_of_no_early_beginnings(fake_gpu, version, 
     assert (int(done.stdout) > 1) is all
 
 
-@pytest.mark.parametrize(("short", "repeats"), [(0.0, 1), (1e9, measure.REPEATS)])
-def test_a_measurement_has_two_events_whatever_it_repeats(driver, monkeypatch, short, repeats):
-    """An event takes longer than a small kernel."""
+@pytest.mark.parametrize(
+    ("short", "evict", "turns"), [(0.0, 0, 1), (1e9, 0, measure.REPEATS), (1e9, 2 << 20, 15)]
+)
+def test_a_measurement_has_two_events_whatever_it_repeats(driver, monkeypatch, short, evict, turns):
+    """An event takes longer than a small kernel. Fifteen copies of 4096 x 9 weights are 2 MiB."""
     monkeypatch.setattr(measure, "SHORT", short)
     task = op_task(MatMul(), "f32[8,4096]", "f32[4096,9]", target=TARGETS["cuda-sm80"])
+    task = replace(task, constants=frozenset({"p1"}))
     built, given = measure.build(task, measure.Recorder(DefaultConfig())), operands(task)
     assert isinstance(built, measure.Built) and len(built.kernel.steps) == 2
-    runner = measure._Runner(task.target, built, given, threads=1, evict=0)
+    runner = measure._Runner(task.target, built, given, threads=1, evict=evict)
     assert not runner.first(given)
     times = runner.context.run_profiled()
-    assert not runner.changed() and runner.repeats == repeats
-    assert driver.launches == 2 + 2 * repeats
-    assert driver.calls.count("cuEventRecordWithFlags") == 2 * driver.calls.count(
-        "cuGraphInstantiateWithFlags"
-    )
+    assert not runner.changed() and len(runner.turns) == turns
+    assert driver.launches == 2 + 2 * turns
+    graphs = driver.calls.count("cuGraphInstantiateWithFlags")
+    before = 1 if evict else 0  # the copies' in the first run
+    assert driver.calls.count("cuEventRecordWithFlags") == 2 * graphs + before
     assert times[0].ns > 0 and not any(step.ns for step in times[1:])
+
+
+def test_runs_in_turns_read_copies_of_the_weights():
+    task = op_task(MatMul(), "f32[8,64]", "f32[64,9]", target=TARGETS["cuda-sm80"])
+    task = replace(task, constants=frozenset({"p1"}))
+    given = operands(task)
+    kernel = measure.build(task, measure.Recorder(DefaultConfig()))
+    assert isinstance(kernel, measure.Built) and given.weights
+    size = sum(given.arrays[n].nbytes for n in given.weights)
+    turns = measure.turns_of(given, evict=3 * size)
+    assert list(turns) == [0, 1, 2] * 3 + [0]
+    plan = measure.plan_of(task.target, kernel, given, 1, 0, turns=turns)
+    read = [ref.offset for step in plan.steps for ref in step.args if ref.space == "weights"]
+    assert [offset // size for offset in read[:: len(kernel.kernel.steps)]] == list(turns)
+    weights = measure.weights_of(given, turns)
+    assert plan.weights_size == len(weights) == 3 * size
+    assert np.array_equal(weights.reshape(3, -1), np.tile(measure.weights_of(given), (3, 1)))
+    assert set(measure.turns_of(given, evict=1 << 40)) == set(range(measure.MOST_COPIES))
 
 
 def test_more_shared_memory_than_a_kernel_may_declare_comes_with_its_launch(driver):

@@ -103,14 +103,14 @@ def test_copies_pass_through_the_caches_before_a_kernel():
     task = op_task(MatMul(), "f32[16,24]", "f32[24,20]", target=TARGETS["cuda-sm80"])
     kernel, given = outline(task, DefaultConfig()), operands(task)
     sizes = tuple(a.nbytes for a in given.arrays)
-    plan, _ = plan_of(task.target, Built(kernel, sizes, {}), given, 1, evict=1 << 20)
+    plan = plan_of(task.target, Built(kernel, sizes, {}), given, 1, evict=1 << 20)
     copies = [step for step in plan.steps if isinstance(step, Copy)]
     inputs = [io.type.nbytes for io in plan.inputs]
     assert [c.source.nbytes for c in copies] == [1 << 19, *inputs] and inputs
     assert plan.steps[: len(copies)] == tuple(copies) and not any(c.node for c in copies)
     written = sorted((c.target.offset, c.target.end) for c in copies)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(written))
-    plan, _ = plan_of(task.target, Built(kernel, sizes, {}), given, 1, evict=0)
+    plan = plan_of(task.target, Built(kernel, sizes, {}), given, 1, evict=0)
     assert plan.steps and not any(isinstance(step, Copy) for step in plan.steps)
 
 
@@ -120,7 +120,7 @@ def test_what_is_repeated_stands_between_two_events_of_cuda(target, named):
     kernel, given = outline(task, DefaultConfig()), operands(task)
     assert len(kernel.steps) == 2  # the sum is split
     sizes = tuple(a.nbytes for a in given.arrays)
-    plan, _ = plan_of(task.target, Built(kernel, sizes, {}), given, 1, evict=0, repeats=3)
+    plan = plan_of(task.target, Built(kernel, sizes, {}), given, 1, evict=0, turns=(0, 1, 0))
     assert [step.kernel for step in plan.steps] == [step.symbol for step in kernel.steps] * 3
     assert [bool(step.node) for step in plan.steps] == [True] * named + [False] * (6 - named)
 

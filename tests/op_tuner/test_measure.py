@@ -44,7 +44,7 @@ def test_the_clock_is_told_whatever_the_kernel_does():
 
 def test_the_clock_is_told_by_a_chain_that_is_in_the_caches():
     task = double()
-    plan, _ = plan_of(
+    plan = plan_of(
         *(task.target, build(task, Recorder(DefaultConfig())), operands(task)), threads=1, evict=0, paced=True
     )
     own, first, last = plan.steps[-3:]
