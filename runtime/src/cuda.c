@@ -82,6 +82,12 @@ static int is_set(const char *name) {
   return value && *value && strcmp(value, "0") != 0;
 }
 
+/* At once: the legacy stream does it, for which other streams need not wait. */
+static cu_result set_memory(cu_pointer memory, unsigned char value, uint64_t bytes) {
+  cu_result code = burnish_cu.cuMemsetD8_v2(memory, value, (size_t)bytes);
+  return code ? code : burnish_cu.cuStreamSynchronize(NULL);
+}
+
 /* Two allocations: one on the device, zero at first unless what kernels do not write shall show, and a pinned
  * one, in which inputs and outputs have the same places relative to each other. */
 static int32_t new_memory(burnish_context *c, burnish_error *error) {
@@ -93,8 +99,8 @@ static int32_t new_memory(burnish_context *c, burnish_error *error) {
   size_t total = (size_t)(s->errors_at + errors + ios), host = (size_t)(ios + errors);
   cu_result code = burnish_cu.cuMemAlloc_v2(&s->memory, total);
   if (code) return burnish_cuda_failed(error, "cuMemAlloc of a context", code);
-  code = burnish_cu.cuMemsetD8_v2(s->memory, is_set("BURNISH_GPU_POISON") ? 0xFF : 0, total);
-  if (!code) code = burnish_cu.cuMemsetD8_v2(s->memory + s->errors_at, 0, (size_t)errors);
+  code = set_memory(s->memory, is_set("BURNISH_GPU_POISON") ? 0xFF : 0, total);
+  if (!code) code = set_memory(s->memory + s->errors_at, 0, errors);
   if (code) return burnish_cuda_failed(error, "cuMemsetD8", code);
   code = burnish_cu.cuMemHostAlloc(&pinned, host, 0);
   if (code) return burnish_cuda_failed(error, "cuMemHostAlloc", code);
@@ -471,8 +477,7 @@ static int32_t run(burnish_context *c) {
   status = finish(c, launch(c));
   if (!status && s->timed) status = take_times(c);
   if (!status && s->reports) status = burnish_gpu_noted_error(c, s->noted);
-  if (status && s->reports)
-    burnish_cu.cuMemsetD8_v2(s->memory + s->errors_at, 0, c->plan.step_count * sizeof *s->noted);
+  if (status && s->reports) set_memory(s->memory + s->errors_at, 0, c->plan.step_count * sizeof *s->noted);
   if (!status) stage(c, 0);
   return status;
 }

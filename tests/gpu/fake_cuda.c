@@ -126,6 +126,7 @@ struct cu_context_s {
 
 static struct cu_context_s primary;
 static int depth; /* of the stack of current contexts */
+static int under_way; /* what the legacy stream does, for which other streams do not wait */
 static float clock_ms;
 static struct cu_function_s functions[MOST];
 static int function_count;
@@ -173,6 +174,7 @@ static void execute(operation *o) {
 }
 
 static cu_result submit(cu_stream stream, operation o) {
+  if (under_way) violation("work beside what the legacy stream still does");
   if (!find("stream", stream, 0)) return violation("work for a stream that is not alive"), INVALID_VALUE;
   if (!stream->capturing) return execute(&o), 0;
   cu_graph graph = stream->capturing;
@@ -198,7 +200,7 @@ void fake_fail(int32_t call, int32_t code) {
   call_count = launches = overlaps = 0;
   fail_at = call;
   fail_with = code;
-  violations[0] = 0;
+  violations[0] = 0, under_way = 0;
 }
 
 /* Text: kinds of what is alive, but what tests allocated. */
@@ -370,6 +372,7 @@ cu_result cuMemsetD8_v2(cu_pointer memory, unsigned char value, size_t bytes) {
   check_range("device", (void *)(uintptr_t)memory, bytes, "cuMemsetD8");
   if (capturing()) violation("cuMemsetD8 while capturing");
   memset((void *)(uintptr_t)memory, value, bytes);
+  under_way = 1;
   return 0;
 }
 
@@ -378,6 +381,7 @@ cu_result cuMemcpyHtoD_v2(cu_pointer to, const void *from, size_t bytes) {
   check_range("device", (void *)(uintptr_t)to, bytes, "cuMemcpyHtoD");
   if (capturing()) violation("cuMemcpyHtoD while capturing");
   memcpy((void *)(uintptr_t)to, from, bytes);
+  under_way = 1;
   return 0;
 }
 
@@ -419,6 +423,7 @@ cu_result cuStreamDestroy_v2(cu_stream stream) { return drop("stream", stream); 
 
 cu_result cuStreamSynchronize(cu_stream stream) {
   ENTER_CONTEXT();
+  if (!stream) return under_way = 0, 0;
   if (stream->capturing) violation("cuStreamSynchronize of a stream that is capturing");
   return 0;
 }
@@ -463,6 +468,7 @@ cu_result cuGraphLaunch(cu_executable executable, cu_stream stream) {
   ENTER_CONTEXT();
   if (!find("executable", executable, 0) || !find("stream", stream, 0) || stream->capturing)
     return violation("cuGraphLaunch of what is not alive"), INVALID_VALUE;
+  if (under_way) violation("a graph beside what the legacy stream still does");
   for (int32_t n = 0; n < executable->graph.count; n++) execute(&executable->graph.operations[n]);
   return 0;
 }

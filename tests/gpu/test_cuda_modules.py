@@ -297,21 +297,22 @@ def fails(driver: FakeDriver, use: Callable[[], object], call: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "which", "message"),
     [
-        ("cuMemAlloc_v2", "cuMemAlloc of the weights failed with code 2, CUDA_ERROR_OUT_OF_MEMORY"),
+        ("cuMemAlloc_v2", 0, "cuMemAlloc of the weights failed with code 2, CUDA_ERROR_OUT_OF_MEMORY"),
         (
             "cuModuleLoadDataEx",
+            0,
             "cuModuleLoadDataEx failed .* is for CUDA 12.4: .* update it; it says: log",
         ),
-        ("cuModuleGetFunction", "kernel gather_.*: CUDA: cuModuleGetFunction failed"),
-        ("cuLaunchKernel", "node pick, kernel gather_.*: CUDA: launching the kernel failed with code 2"),
-        ("cuStreamSynchronize", "a run failed with code 2.*CUDA_LAUNCH_BLOCKING=1 to see which kernel"),
+        ("cuModuleGetFunction", 0, "kernel gather_.*: CUDA: cuModuleGetFunction failed"),
+        ("cuLaunchKernel", 0, "node pick, kernel gather_.*: CUDA: launching the kernel failed with code 2"),
+        ("cuStreamSynchronize", -1, "a run failed with code 2.*CUDA_LAUNCH_BLOCKING=1 to see which kernel"),
     ],
 )
-def test_errors_say_what_failed(driver, saved, call, message):
+def test_errors_say_what_failed(driver, saved, call, which, message):
     burnish.load(saved).run(feeds())
-    driver.reset(driver.calls.index(call), OUT_OF_MEMORY)
+    driver.reset([n for n, name in enumerate(driver.calls) if name == call][which], OUT_OF_MEMORY)
     with pytest.raises(RunError, match=message):
         burnish.load(saved).run(feeds())
 
