@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +18,7 @@ from .compiler.build_kernel import Kernel, build_kernel
 from .compiler.code_version import compiler_version
 from .compiler.codegen.kernel_code import Launch, Step
 from .compiler.kernel_task import Config, KernelTask
+from .runtime.whole_file import keep_whole, read_kept
 from .settings import cache_dir
 
 K = TypeVar("K")
@@ -83,15 +82,15 @@ def code_version() -> str:
 
 def _read(path: Path) -> Kernel | None:
     """A kernel from the cache; None if it is not there or not whole."""
+    data = read_kept(path)
+    if data is None:
+        return None
+    head, _, code = data.partition(b"\n")
     try:
-        digest, _, rest = path.read_bytes().partition(b"\n")
-        if hashlib.sha256(rest).hexdigest().encode() != digest:
-            return None
-        head, _, code = rest.partition(b"\n")
         meta = json.loads(head)
         steps = tuple(_step(**s) for s in meta["steps"])
         return Kernel(meta["name"], code, steps, tuple(meta["temps"]), meta["gang"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
@@ -105,23 +104,10 @@ def _step(launch: Mapping[str, Any] | None, **fields: Any) -> Step:
 
 
 def _write(path: Path, kernel: Kernel) -> None:
-    """Whole or not at all; a cache that cannot be written is no error."""
     meta = {
         "name": kernel.name,
         "steps": [asdict(s) for s in kernel.steps],
         "temps": list(kernel.temps),
         "gang": kernel.gang,
     }
-    rest = json.dumps(meta).encode() + b"\n" + kernel.object
-    name = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix="partial-")
-        with os.fdopen(handle, "wb") as f:
-            f.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
-        os.replace(name, path)
-    except BaseException as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
+    keep_whole(path, json.dumps(meta).encode() + b"\n" + kernel.object)

@@ -47,7 +47,7 @@ def _entries(folder: Path) -> list[Path]:
     """Only what Burnish itself names so: files and folders called by a hash, and unfinished ones."""
     if not folder.is_dir():
         return []
-    ours = r"[0-9a-f]{24}|[0-9a-f]{64}|partial-\w+"
+    ours = r"[0-9a-f]{24}|[0-9a-f]{64}|partial-\w+|\.[0-9a-f]{60}\.\w+"
     return sorted(entry for entry in folder.iterdir() if re.fullmatch(ours, entry.name))
 
 

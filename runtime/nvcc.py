@@ -13,6 +13,7 @@ from pathlib import Path
 from ..errors import ToolError
 from ..settings import CUDACXX, cache_dir
 from .toolchain import identify, split_command
+from .whole_file import keep_whole, read_kept
 
 _USUAL = "/usr/local/cuda/bin/nvcc"
 
@@ -46,8 +47,8 @@ def fatbin(source: str, arch: str, options: Sequence[str] = (), keep: bool = Tru
     target = ["-fatbin", "-gencode", f"arch=compute_{number},code=[{arch},compute_{number}]"]
     more = [os.environ.get(f"NVCC_{end}PEND_FLAGS", "") for end in ("PRE", "AP")]  # which nvcc reads
     text = "\0".join((*command[1:], version, *more, *target, *options, source))
-    kept = cache_dir() / "cuda" / hashlib.sha256(text.encode()).hexdigest()
-    if keep and (data := _read(kept)) is not None:
+    path = cache_dir() / "cuda" / hashlib.sha256(text.encode()).hexdigest()
+    if keep and (data := read_kept(path)) is not None:
         return data
     with tempfile.TemporaryDirectory(prefix="burnish-") as folder:
         Path(folder, "kernels.cu").write_text(source)
@@ -57,7 +58,7 @@ def fatbin(source: str, arch: str, options: Sequence[str] = (), keep: bool = Tru
         except OSError as error:
             raise ToolError(f"{command[0]} made nothing: is it nvcc?") from error
     if keep:
-        _write(kept, data)
+        keep_whole(path, data)
     return data
 
 
@@ -70,25 +71,3 @@ def _run(command: Sequence[str], folder: str) -> None:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower() or "fatal" in line] or lines
         raise ToolError(f"nvcc failed: {(errors or [f'exit code {done.returncode}'])[0].strip()}")
-
-
-def _read(path: Path) -> bytes | None:
-    """What was kept, after its digest; None if it is not there or not whole."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    digest, data = data[:32], data[32:]
-    return data if hashlib.sha256(data).digest() == digest else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all; a cache that cannot be written is no error."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix="partial-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(data).digest() + data)
-        os.replace(name, path)
-    except OSError:
-        return

@@ -1,11 +1,13 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all; those of caches are read whole or not at all, too."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,6 +40,23 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o6
         if isinstance(error, OSError):
             raise InputError(f"cannot write {path}: {error.strerror}") from error
         raise
+
+
+def keep_whole(path: Path, data: bytes) -> None:
+    """In a cache, for `read_kept`; a cache that cannot be written is no error."""
+    with suppress(InputError, OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda file: file.write(hashlib.sha256(data).digest() + data))
+
+
+def read_kept(path: Path) -> bytes | None:
+    """None if it is not there or not whole."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    digest, data = data[:32], data[32:]
+    return data if hashlib.sha256(data).digest() == digest else None
 
 
 def is_of_system(path: Path) -> bool:
