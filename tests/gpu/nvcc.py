@@ -7,8 +7,10 @@ python -m tests.gpu.nvcc NETWORK[:PRECISION]…   those of networks of the zoo w
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from burnish.pipeline import optimise
 
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
 _USED = re.compile(r"Used (\d+) registers")
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(.*?) ;", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -42,30 +45,43 @@ class Resources:
 
 def compiled(sources: Iterable[str], target: Target) -> list[Resources]:
     """RuntimeError with the compiler's messages where it refuses the sources."""
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name, "kernels.cu")
-        path.write_text(module_source(DIALECT, list(sources)))
-        command = [
-            "nvcc",
-            *OPTIONS,
-            "-cubin",
-            f"-arch={target.cpu}",
-            "-Xptxas",
-            "-v",
-            "-o",
-            Path(name, "k"),
-            path,
-        ]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        said = _compile(sources, target, Path(folder, "cubin"))
     found = []
-    for part in done.stderr.split("ptxas info    : Compiling entry function '")[1:]:
+    for part in said.split("ptxas info    : Compiling entry function '")[1:]:
         entry = part.partition("'")[0]
         spills, used = _SPILLS.search(part), _USED.search(part)
         assert spills and used
         found.append(Resources(entry, int(used[1]), int(spills[1]), int(spills[2])))
     return found
+
+
+def instructions(sources: Iterable[str], target: Target) -> dict[str, list[str]]:
+    """Of each kernel, in the order of its machine code; RuntimeError as of `compiled`."""
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder, "cubin")
+        _compile(sources, target, cubin)
+        command = [find_nvdisasm(), "-c", cubin]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    parts = re.split(r"^\.text\.(\w+):$", text, flags=re.MULTILINE)
+    return {name: _INSTRUCTION.findall(code) for name, code in zip(parts[1::2], parts[2::2])}
+
+
+def find_nvdisasm() -> str | None:
+    """In PATH, or as pip installs it."""
+    own = Path(sysconfig.get_path("platlib"), "nvidia").glob("*/bin/nvdisasm")
+    return shutil.which("nvdisasm") or next(map(str, own), None)
+
+
+def _compile(sources: Iterable[str], target: Target, cubin: Path) -> str:
+    """What the compiler says of the kernels."""
+    path = cubin.with_name("kernels.cu")
+    path.write_text(module_source(DIALECT, list(sources)))
+    how = [*OPTIONS, "-cubin", f"-arch={target.cpu}", "-Xptxas", "-v"]
+    done = subprocess.run(["nvcc", *how, "-o", cubin, path], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return done.stderr
 
 
 def default(task: KernelTask) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -18,7 +19,7 @@ from burnish.runtime.nvcc import fatbin
 from ..ops.case import Case
 from . import test_cells, test_window, test_winograd
 from .cases import build
-from .nvcc import compiled, sources_of
+from .nvcc import compiled, find_nvdisasm, instructions, sources_of
 from .test_cases import sample
 
 pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
@@ -63,6 +64,23 @@ def test_templates_spill_nothing():
     kernels = compiled([generate(finished(p, target), target).ir for p in programs], target)
     assert len(kernels) > len(cases) + 3 * len(convolutions)
     assert all(k.spilt == k.stack == 0 and k.registers <= 128 for k in kernels), kernels
+
+
+@pytest.mark.skipif(find_nvdisasm() is None, reason="nvdisasm is not installed")
+@pytest.mark.parametrize("network", ["dqn", "lstm_lm_step"])
+def test_no_memory_is_read_before_the_kernel_before_has_ended(network):
+    """The compiler might move loads of constant memory that nothing else writes ahead of the wait."""
+    target = get_target("cuda-sm90")
+    found = instructions(sources_of(network, target), target)
+    assert len(found) >= 5
+    for name, code in found.items():
+        assert any(map(touches_memory, code)), name
+        assert not any(map(touches_memory, code[: code.index("ACQBULK")])), name
+
+
+def touches_memory(instruction: str) -> bool:
+    """Global memory, by whatever way."""
+    return re.search(r"\b(LDG?|STG?|LDGSTS|ATOMG?|RED|UBLKCP|UTMA\w*)\b", instruction) is not None
 
 
 def test_a_module_holds_machine_code_and_ptx(tmp_path, monkeypatch):
