@@ -17,13 +17,12 @@ typedef struct cuda_state {
   cu_stream recorder;  /* records; waits for nothing, so that recording disturbs nobody */
   cu_executable graphs[2]; /* a run, and one that records events; NULL before it was recorded */
   int timed;               /* whether this run is of the second kind */
-  cu_pointer memory;       /* arena, error words, inputs and outputs */
-  uint64_t errors_at;
+  cu_pointer memory;       /* arena, inputs and outputs */
   cu_pointer *own;         /* by slot: the context's memory on the device */
   cu_pointer *used;        /* by slot: that, or the user's */
   unsigned char *resident; /* by slot: whether the user bound memory of the device */
   unsigned char *staging;  /* pinned: inputs and outputs, then error words */
-  int32_t *noted;          /* in there: the errors that kernels noted, by step */
+  int32_t *noted;          /* in there, where the device reaches it, too: what kernels noted, by step */
   cu_function *functions;  /* by step */
   cu_event *events;        /* one for each step and one behind the last; made by the first timed run */
   cu_pointer *values;      /* one step's arguments, and their addresses */
@@ -39,6 +38,8 @@ static const cuda_module *module_of(const burnish_context *c) { return c->image-
 static uint64_t slot_count(const burnish_context *c) {
   return (uint64_t)c->plan.header->input_count + c->plan.header->output_count;
 }
+
+static size_t errors_size(const burnish_context *c) { return c->plan.step_count * sizeof(int32_t); }
 
 static uint64_t round_up(uint64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
@@ -92,22 +93,20 @@ static cu_result set_memory(cu_pointer memory, unsigned char value, uint64_t byt
  * one, in which inputs and outputs have the same places relative to each other. */
 static int32_t new_memory(burnish_context *c, burnish_error *error) {
   cuda_state *s = c->state;
-  uint64_t errors = round_up(c->plan.step_count * sizeof *s->noted + 1), ios = 0;
+  uint64_t arena = round_up(c->plan.arena_bytes + 1), ios = 0;
   void *pinned = NULL;
-  s->errors_at = round_up(c->plan.arena_bytes);
   for (uint64_t i = 0; i < slot_count(c); i++) ios += round_up(c->plan.ios[i].nbytes);
-  size_t total = (size_t)(s->errors_at + errors + ios), host = (size_t)(ios + errors);
+  size_t total = (size_t)(arena + ios), host = (size_t)(ios + errors_size(c) + 1);
   cu_result code = burnish_cu.cuMemAlloc_v2(&s->memory, total);
   if (code) return burnish_cuda_failed(error, "cuMemAlloc of a context", code);
   code = set_memory(s->memory, is_set("BURNISH_GPU_POISON") ? 0xFF : 0, total);
-  if (!code) code = set_memory(s->memory + s->errors_at, 0, errors);
   if (code) return burnish_cuda_failed(error, "cuMemsetD8", code);
   code = burnish_cu.cuMemHostAlloc(&pinned, host, 0);
   if (code) return burnish_cuda_failed(error, "cuMemHostAlloc", code);
   s->staging = memset(pinned, 0, host);
   s->noted = (int32_t *)(void *)(s->staging + ios);
   for (uint64_t i = 0, at = 0; i < slot_count(c); at += round_up(c->plan.ios[i++].nbytes)) {
-    s->own[i] = s->used[i] = s->memory + s->errors_at + errors + at;
+    s->own[i] = s->used[i] = s->memory + arena + at;
     c->ios[i].own = s->staging + at;
   }
   return BURNISH_OK;
@@ -268,7 +267,7 @@ static cu_result call_step(burnish_context *c, uint32_t number) {
   cu_pointer *values = s->values;
   for (uint32_t i = 0; i < step->arg_count; i++)
     values[i] = address_of(c, &c->plan.args[step->first_arg + i]);
-  values[step->arg_count] = s->memory + s->errors_at;
+  values[step->arg_count] = (cu_pointer)(uintptr_t)s->noted;
   for (uint32_t i = 0; i <= step->arg_count; i++) s->parameters[i] = &values[i];
   s->parameters[step->arg_count + 1] = &number;
   if (kernel->flags & KERNEL_TOGETHER)
@@ -339,9 +338,6 @@ static int32_t submit(burnish_context *c, cu_stream stream) {
   if (status) return status;
   if (s->timed) code = burnish_cu.cuEventRecordWithFlags(s->events[steps], stream, CU_EVENT_RECORD_EXTERNAL);
   if (!code) code = transfer(c, 0);
-  if (!code && s->reports)
-    code =
-        burnish_cu.cuMemcpyDtoHAsync_v2(s->noted, s->memory + s->errors_at, steps * sizeof *s->noted, stream);
   return code ? burnish_cuda_failed(&c->error, "copying the outputs", code) : BURNISH_OK;
 }
 
@@ -477,7 +473,7 @@ static int32_t run(burnish_context *c) {
   status = finish(c, launch(c));
   if (!status && s->timed) status = take_times(c);
   if (!status && s->reports) status = burnish_gpu_noted_error(c, s->noted);
-  if (status && s->reports) set_memory(s->memory + s->errors_at, 0, c->plan.step_count * sizeof *s->noted);
+  if (status) memset(s->noted, 0, errors_size(c)); /* none before the next run */
   if (!status) stage(c, 0);
   return status;
 }

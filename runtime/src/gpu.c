@@ -64,12 +64,8 @@ int32_t burnish_gpu_start_steps(burnish_context *c, int32_t (*start_step)(burnis
   return BURNISH_OK;
 }
 
-int32_t burnish_gpu_noted_error(burnish_context *c, int32_t *noted) {
-  for (uint32_t i = 0; i < c->plan.step_count; i++) {
-    int32_t code = noted[i];
-    if (!code) continue;
-    memset(noted, 0, c->plan.step_count * sizeof *noted);
-    return burnish_step_error(c, i, code);
-  }
+int32_t burnish_gpu_noted_error(burnish_context *c, const int32_t *noted) {
+  for (uint32_t i = 0; i < c->plan.step_count; i++)
+    if (noted[i]) return burnish_step_error(c, i, noted[i]);
   return BURNISH_OK;
 }

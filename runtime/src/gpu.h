@@ -32,7 +32,7 @@ const code_kernel *burnish_gpu_kernel(const burnish_context *c, uint32_t step, c
 int32_t burnish_gpu_start_steps(burnish_context *c, int32_t (*start_step)(burnish_context *, uint32_t),
                                 uint32_t *begun, burnish_error *error);
 
-/* Fails with the first error in `noted`, the error words of all steps, which it clears; else BURNISH_OK. */
-int32_t burnish_gpu_noted_error(burnish_context *c, int32_t *noted);
+/* Fails with the first error in `noted`, the error words of all steps, else BURNISH_OK. */
+int32_t burnish_gpu_noted_error(burnish_context *c, const int32_t *noted);
 
 #endif

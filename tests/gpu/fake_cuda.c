@@ -163,7 +163,8 @@ static void execute(operation *o) {
   } else if (o->kind == 'k') {
     launches++;
     for (unsigned i = 0; i + 1 < o->function->count; i++)
-      check_range("device", (void *)(uintptr_t)o->values[i], 0, "a kernel's argument");
+      check_range(i + 2 < o->function->count ? "device" : "pinned", (void *)(uintptr_t)o->values[i], 0,
+                  "a kernel's argument"); /* errors lie where the host reads them, too */
     if (!o->function->module->run(o->function->kernel, o->grid, o->block, o->parameters))
       violation("not all threads of a block come to a barrier");
   } else if (at) {
