@@ -88,8 +88,9 @@ class Compiled:
 def target_of(name: str, units: int) -> Target:
     """As `cuda` is on a GPU with so many units."""
     target = TARGETS[name]
-    if target.gpu is None or not target.cuda:
+    if not target.cuda:
         raise BurnishError(f"target {name} is not for CUDA")
+    assert target.gpu is not None
     return replace(target, gpu=replace(target.gpu, units=units, together=True))
 
 

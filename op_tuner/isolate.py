@@ -95,14 +95,15 @@ class Local:
     ) -> Generator[tuple[int, Measurement], None, None]:
         """(position, measurement) of each, as they are done. With `alone` nothing is built meanwhile.
 
-        InputError if this machine cannot run a task's target. Whoever stops listening ends what is under way.
+        InputError if this machine cannot run a task's target, ToolError without a C compiler. Whoever stops
+        listening ends what is under way.
         """
-        capi.library()  # here, so that children find it, as all below
         for target in {c.task.target for c in candidates}:
             require_runnable(target)
             if target.gpu is None:
                 touching(target)
                 pacing()
+        capi.library()  # as these, so that children find it
         cores = divide(self.threads)
         in_turn = alone or self._in_turn(cores)
         with keeping_to(cores.spare):

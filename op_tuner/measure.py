@@ -185,7 +185,7 @@ def run(
     try:
         wrong = runner.first(given)
         if task.target.gpu and not wrong:
-            runner.warm()
+            runner.warm(given)
         times = [] if wrong else _repeat(runner.once, seconds, beat, len(runner.turns))
         wrong = wrong or runner.changed()
     except RunError as error:
@@ -331,9 +331,13 @@ class _Runner:
             self.chains.append(times[-1].ns / 1e9)
         return sum(times[n].ns for n in self.own) / 1e9 / len(self.turns)
 
-    def warm(self) -> None:
-        end = time.perf_counter() + WARMING
+    def warm(self, given: Operands) -> None:
+        """A short kernel runs several times in later runs."""
+        seconds, end = math.inf, time.perf_counter() + WARMING
         while time.perf_counter() < end:
+            seconds = self.once()
+        if self.target.cuda and seconds < SHORT:
+            self.load(0, turns_of(given, self.evict))
             self.once()
 
     def pace(self) -> float:
@@ -341,14 +345,11 @@ class _Runner:
         return _LINKS / float(chain) if chain > 0 else 0.0
 
     def first(self, given: Operands) -> str:
-        """What is wrong after one run into memory that holds NaN, or -1. A short kernel runs several times in
-        later ones."""
+        """What is wrong after one run into memory that holds NaN, or -1."""
         for output in self.outputs:
             output.fill(0xFF)
-        seconds = self.once()
+        self.once()
         self.kept = [output.copy() for output in self.outputs] if given.expected else []
-        if self.target.cuda and seconds < SHORT:
-            self.load(0, turns_of(given, self.evict))
         return given.error([o.view(t.dtype.numpy) for o, t in zip(self.kept, given.outputs)])
 
     def changed(self) -> str:
@@ -418,11 +419,12 @@ def weights_of(given: Operands, turns: Sequence[int] = ONCE) -> np.ndarray:
 
 
 def turns_of(given: Operands, evict: int) -> Sequence[int]:
-    """Runs one behind the other that find as much of the weights in the cache as the other kernels of a
-    network leave of them: the copies that are read in turns are at least the bytes to evict, if they may be.
+    """Runs one behind the other, which read copies of the weights in turns: between two runs that read the
+    same one lie as many bytes as are to be evicted, unless it would take too many copies (small weights stay
+    in the cache, as do inputs).
     """
     _, size = _places(given)
-    copies = max(1, min(-(-evict // size), MOST_COPIES, COPIED // size)) if size else 1
+    copies = max(1, min(1 - -evict // size, MOST_COPIES, COPIED // size)) if size else 1
     return [n % copies for n in range(max(REPEATS, copies))]
 
 

@@ -83,7 +83,7 @@ static int is_set(const char *name) {
   return value && *value && strcmp(value, "0") != 0;
 }
 
-/* At once: the legacy stream does it, for which other streams need not wait. */
+/* At once: the legacy stream does it, for which not every stream waits that may reach the memory. */
 static cu_result set_memory(cu_pointer memory, unsigned char value, uint64_t bytes) {
   cu_result code = burnish_cu.cuMemsetD8_v2(memory, value, (size_t)bytes);
   return code ? code : burnish_cu.cuStreamSynchronize(NULL);

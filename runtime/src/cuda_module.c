@@ -140,7 +140,6 @@ static int32_t upload_weights(const burnish_image *image, cuda_module *m, burnis
   cu_result code = burnish_cu.cuMemAlloc_v2(&m->weights, bytes);
   if (code) return burnish_cuda_failed(error, "cuMemAlloc of the weights", code);
   code = burnish_cu.cuMemcpyHtoD_v2(m->weights, image->weights, bytes);
-  if (!code) code = burnish_cu.cuStreamSynchronize(NULL); /* the last of it may be under way still */
   return code ? burnish_cuda_failed(error, "cuMemcpyHtoD of the weights", code) : BURNISH_OK;
 }
 

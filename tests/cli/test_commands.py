@@ -422,8 +422,9 @@ def test_cache_counts_and_deletes_only_its_own_files(burnish, tmp_path, monkeypa
     burnish("compile", two_layers, "--dim", "batch=2", "-o", tmp_path / "m.so")
     kernels = list((tmp_path / "kernels").iterdir())
     (tmp_path / "kernels" / "notes.txt").write_text("mine")
-    assert f"kernels: {len(kernels)}, " in burnish("cache").stdout
-    assert f"deleted kernels: {len(kernels)}, " in burnish("cache", "--clear").stdout
+    (tmp_path / "kernels" / f".{kernels[0].name[:60]}.abc_1d2e").write_text("of a process that was killed")
+    assert f"kernels: {len(kernels) + 1}, " in burnish("cache").stdout
+    assert f"deleted kernels: {len(kernels) + 1}, " in burnish("cache", "--clear").stdout
     assert [p.name for p in (tmp_path / "kernels").iterdir()] == ["notes.txt"]
     assert (tmp_path / "m.so").exists()
 

@@ -60,8 +60,7 @@ class Kernels(Protocol):
 
 def kernels(programs: Iterable[Program], target: Target) -> Kernels:
     """Programs lowered and built together, since starting a compiler is most of the time."""
-    assert target.gpu is not None
-    return (CudaKernels if target.gpu.language == "cuda" else OpenCLKernels)(programs, target)
+    return (CudaKernels if target.cuda else OpenCLKernels)(programs, target)
 
 
 @cache

@@ -126,7 +126,7 @@ struct cu_context_s {
 
 static struct cu_context_s primary;
 static int depth; /* of the stack of current contexts */
-static int under_way; /* what the legacy stream does, for which other streams do not wait */
+static int under_way; /* what the legacy stream sets, for which not all streams wait */
 static float clock_ms;
 static struct cu_function_s functions[MOST];
 static int function_count;
@@ -175,7 +175,6 @@ static void execute(operation *o) {
 }
 
 static cu_result submit(cu_stream stream, operation o) {
-  if (under_way) violation("work beside what the legacy stream still does");
   if (!find("stream", stream, 0)) return violation("work for a stream that is not alive"), INVALID_VALUE;
   if (!stream->capturing) return execute(&o), 0;
   cu_graph graph = stream->capturing;
@@ -297,6 +296,7 @@ cu_result cuCtxPushCurrent_v2(cu_context context) {
 
 cu_result cuCtxPopCurrent_v2(cu_context *context) {
   if (--depth < 0) violation("no context to pop");
+  if (under_way) violation("memory that may not be set yet is left to others"), under_way = 0;
   return *context = &primary, 0;
 }
 
@@ -362,7 +362,7 @@ cu_result cuMemFree_v2(cu_pointer memory) { return drop("device", (void *)(uintp
 cu_result cuMemHostAlloc(void **memory, size_t bytes, uint32_t flags) {
   ENTER_CONTEXT();
   if (!bytes || flags || capturing()) violation("cuMemHostAlloc of %zu bytes", bytes);
-  *memory = keep("pinned", malloc(bytes), bytes, 0);
+  *memory = keep("pinned", memset(malloc(bytes), 0xFF, bytes), bytes, 0);
   return 0;
 }
 
@@ -382,7 +382,6 @@ cu_result cuMemcpyHtoD_v2(cu_pointer to, const void *from, size_t bytes) {
   check_range("device", (void *)(uintptr_t)to, bytes, "cuMemcpyHtoD");
   if (capturing()) violation("cuMemcpyHtoD while capturing");
   memcpy((void *)(uintptr_t)to, from, bytes);
-  under_way = 1;
   return 0;
 }
 
@@ -423,8 +422,9 @@ cu_result cuStreamCreate(cu_stream *stream, uint32_t flags) {
 cu_result cuStreamDestroy_v2(cu_stream stream) { return drop("stream", stream); }
 
 cu_result cuStreamSynchronize(cu_stream stream) {
+  if (!stream) under_way = 0;
   ENTER_CONTEXT();
-  if (!stream) return under_way = 0, 0;
+  if (!stream) return 0;
   if (stream->capturing) violation("cuStreamSynchronize of a stream that is capturing");
   return 0;
 }
@@ -469,7 +469,6 @@ cu_result cuGraphLaunch(cu_executable executable, cu_stream stream) {
   ENTER_CONTEXT();
   if (!find("executable", executable, 0) || !find("stream", stream, 0) || stream->capturing)
     return violation("cuGraphLaunch of what is not alive"), INVALID_VALUE;
-  if (under_way) violation("a graph beside what the legacy stream still does");
   for (int32_t n = 0; n < executable->graph.count; n++) execute(&executable->graph.operations[n]);
   return 0;
 }
