@@ -5,9 +5,9 @@ with torch.inference_mode():
     scores = model(images)
 
 torch finds this by the package's entry point; it needs onnxscript, too (`pip install burnish[torch]`). A
-graph is compiled when it first meets tensors of their shapes. Weights are constants: where they were changed
-or replaced, it is compiled anew (not where they were changed in place by way of `.data`, which torch itself
-does not notice). What wants gradients is run by torch itself.
+graph is compiled when it first meets tensors of their shapes, for the GPU where they are on one. Weights are
+constants: where they were changed or replaced, it is compiled anew (not where they were changed in place by
+way of `.data`, which torch itself does not notice). What wants gradients is run by torch itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,10 +80,11 @@ class _Traced:
 
         varying = [n for n, a in enumerate(arguments) if isinstance(a, torch.Tensor) and not _is_weight(a)]
         model, constants = _exported(self._graph, arguments, varying)
-        module = compile_model(model, **self._options)
+        device = _device(arguments[n] for n in varying)
+        target = "cuda" if device.type == "cuda" else "host"
+        module = compile_model(model, **{"target": target, **self._options})
         positions = dict(zip((info.name for info in model.graph.input), varying, strict=True))
         outputs = [output.name for output in model.graph.output]
-        device = arguments[varying[0]].device if varying else "cpu"
 
         def run(now: Sequence[Any]) -> tuple[Any, ...]:
             made = {
@@ -100,6 +101,14 @@ class _Traced:
 VECTOR_BYTES = 16  # at whose multiples a GPU's kernels expect their operands
 _TENSOR = object()
 """Among what a graph returns: not known when it is compiled."""
+
+
+def _device(tensors: Iterable[Any]) -> Any:
+    """A GPU where any of them is there, as torch itself computes."""
+    import torch
+
+    devices = {tensor.device for tensor in tensors}
+    return next((d for d in devices if d.type == "cuda"), torch.device("cpu"))
 
 
 def _placed(argument: Any) -> Any:

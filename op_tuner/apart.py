@@ -6,8 +6,6 @@ It does what it is asked to: the next result, until there is none or it is told 
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
@@ -15,7 +13,7 @@ from typing import Any
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import BurnishError, InternalError, RunError
-from .child import begin_server, interrupts_later, reap
+from .child import begin_server, interrupts_later, kill_server
 from .cores import keeping_to
 from .isolate import Candidate, Local
 from .measure import Measurement
@@ -31,8 +29,7 @@ class Process:
         self.pid, self._stream = begin_server(_serve)
 
     def close(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        reap(self.pid)
+        kill_server(self.pid)
         self._stream.close()
 
     def send(self, message: object) -> None:

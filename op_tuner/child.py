@@ -203,6 +203,13 @@ def reap(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
+def kill_server(pid: int) -> None:
+    """Ends what `begin_server` began; any other signal is lost where it has not got so far."""
+    with suppress(ProcessLookupError):  # SIGCHLD is ignored, and it has ended
+        os.kill(pid, signal.SIGKILL)
+    reap(pid)
+
+
 @contextmanager
 def interrupts_later() -> Iterator[None]:
     """Ctrl-C counts from the end on: for what must not be half done, and for forks, which would lose it."""

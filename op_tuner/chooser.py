@@ -7,7 +7,6 @@ for, the process learns what choosing needs to know of the spaces that are wante
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import BurnishError, InternalError
-from .child import begin_server, reap
+from .child import begin_server, kill_server
 from .cores import one_blas_thread, pin
 from .search import Random
 from .space import Point, Space
@@ -111,8 +110,7 @@ class Chooser:
 
     def _end(self) -> None:
         if self._pid is not None:
-            os.kill(self._pid, signal.SIGKILL)
-            reap(self._pid)
+            kill_server(self._pid)
             self._stream.close()
         self._pid = None
 

@@ -6,17 +6,15 @@ begins, and it alone starts candidates. It ends with the worker.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any
 
-from ..compiler.target import Target
+from ..compiler.target import Target, host_threads
 from ..errors import BurnishError, InputError, RunError
-from .child import begin_server, reap
+from .child import begin_server, kill_server
 from .costs import made_by
 from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local
@@ -29,6 +27,7 @@ class Device:
 
     hardware: Hardware
     made_by: str  # compiler
+    usable: int = field(default=0, compare=False)  # cores
 
     def __str__(self) -> str:
         return (
@@ -57,7 +56,7 @@ class Answer:
 
 def this_device(target: Target) -> Device:
     """What code for the target is measured on here."""
-    return Device(hardware_of(target), made_by())
+    return Device(hardware_of(target), made_by(), host_threads())
 
 
 def measure_here(request: Request) -> Answer:
@@ -89,8 +88,7 @@ class Server:
         return answer
 
     def close(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)  # any other signal is lost if the new process has not got so far
-        reap(self.pid)
+        kill_server(self.pid)
 
 
 def _serve(stream: Connection) -> None:

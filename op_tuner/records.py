@@ -239,14 +239,17 @@ def _ends_line(handle: int, size: int) -> bool:
 
 def read(path: Path, start: int = 0, whole: bool = False) -> tuple[list[Record], int]:
     """The records behind byte `start`, and where the next reading goes on: before a line without end, which
-    somebody may be writing; of a `whole` file that is a line, too.
+    somebody may be writing; of a `whole` file that is a line, too. A file that ends before `start` was begun
+    anew, and is read from its beginning.
     """
     try:
         with path.open("rb") as f:
+            if f.seek(0, os.SEEK_END) < start:
+                start = 0
             f.seek(start)
             data = f.read()
     except FileNotFoundError:
-        return [], start
+        return [], 0
     except OSError as error:
         raise InputError(f"cannot read records from {path}: {error.strerror}") from error
     end = len(data) if whole else data.rfind(b"\n") + 1

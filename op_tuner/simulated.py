@@ -13,6 +13,7 @@ llvm-mca's version where it took part, and are exact.
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -28,7 +29,7 @@ import numpy as np
 from ..compiler.ir.plan import encode
 from ..compiler.kernel_task import KernelTask
 from ..compiler.target import Target
-from ..errors import BurnishError, ToolError
+from ..errors import BurnishError, RunError, ToolError
 from ..runtime.build import link_module
 from ..runtime.toolchain import find_compiler
 from .child import Child, Ending, Parent, memory_limit
@@ -48,6 +49,10 @@ SHARE = 200  # blocks that are one of so many instructions at least are looked a
 ARCHITECTURES = ("aarch64",)
 
 Counts = Counter[str]
+
+
+class Crashed(RunError):
+    """A signal ended the emulated program."""
 
 
 class Emulation:
@@ -81,7 +86,10 @@ class Emulation:
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
         if done.returncode:
             raise ToolError(f"linking a program for {self.target.arch}: {done.stderr.strip()[:300]}")
-        self.count([program])
+        try:
+            self.count([program])
+        except RunError as error:
+            raise ToolError(str(error)) from None
 
     def version(self) -> str:
         """What the emulator calls itself."""
@@ -89,13 +97,15 @@ class Emulation:
         return done.stdout.partition("\n")[0]
 
     def count(self, command: Sequence[object], options: Sequence[object] = ()) -> Counts:
-        """What a process executes, by kind. ToolError if it fails."""
+        """What a process executes, by kind. RunError if it fails, `Crashed` if by a signal."""
         log = self.folder / "log"
         plugin = ["-d", "plugin", "-D", log, "-plugin", self.plugin]
         line = [self.qemu, "-cpu", self.target.cpu, *options, *plugin, *command]
         done = subprocess.run(list(map(str, line)), capture_output=True, text=True, errors="replace")
+        if done.returncode < 0:
+            raise Crashed(f"the emulated program ended by {signal.Signals(-done.returncode).name}")
         if done.returncode:
-            raise ToolError(f"the emulated program failed: {done.stderr.strip() or done.returncode}")
+            raise RunError(f"the emulated program failed: {done.stderr.strip() or done.returncode}")
         counts: Counts = Counter()
         words = log.read_text().split()
         for kind, number in zip(words[::2], words[1::2]):
@@ -194,8 +204,12 @@ class Simulated:
             return replace(built, building=building)
         try:
             result = self._run(candidate.task, built)
-        except BurnishError as error:
+        except Crashed as error:
+            result = Measurement.failed("crash", str(error), built.config)
+        except RunError as error:
             result = Measurement.failed("run", str(error), built.config)
+        except (BurnishError, OSError) as error:  # tools and files: not the candidate's failure
+            result = Measurement.failed("exit", str(error), built.config)
         return replace(result, building=building, running=time.monotonic() - started - building)
 
     def _run(self, task: KernelTask, built: Built) -> Measurement:

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from ..compiler.target import Target, host
-from ..errors import InputError, RunError, ToolError
+from ..errors import BurnishError, InputError, RunError, ToolError
 from .clock import at_usual_pace
 from .device import Answer, Device, Request, measure_on_worker, this_device
 from .isolate import TIME_LIMIT, Candidate, Spans
@@ -33,14 +33,15 @@ CONNECT = 30.0  # seconds to find the scheduler
 LONELY = 30.0  # seconds without any worker after which a measurement fails
 LARGEST = 8  # candidates that a worker is given at once
 _POLL = 1.0
+_SAME = "install the same Burnish on all"
 
 
 class Workers:
     """Measures candidates as `isolate.Local` does, on the workers of the scheduler at `address` (tcp://HOST:PORT).
 
-    They must be of one kind: the same hardware and the same Burnish. InputError if they are not, or cannot be
-    reached; ToolError without dask.distributed. One of another kind that joins later is not asked, nor is one
-    whose measuring process has ended.
+    They must be of one kind: the same hardware and the same Burnish. InputError if they are not, have fewer
+    cores than `threads` or cannot be reached; ToolError without dask.distributed. One of another kind that
+    joins later is not asked, nor is one whose measuring process has ended.
     """
 
     def __init__(
@@ -138,6 +139,11 @@ class Workers:
             return [(0, Measurement.failed("crash", f"every worker that tried it ended: {error}"))], []
         except OSError as error:  # the scheduler ends while the result is fetched
             raise self._distributed.CancelledError(str(error)) from None
+        except (BurnishError, self._distributed.CancelledError):
+            raise
+        except Exception as error:  # what was asked or answered means nothing there or here
+            why = f"{type(error).__name__}: {error}"
+            raise RunError(f"a worker cannot do what it was asked to ({why}): {_SAME}") from None
         if answer.device != self.device:
             self._unable[answer.worker] = (
                 "a measuring process has ended; start its worker again"
@@ -172,13 +178,21 @@ class Workers:
             if time.monotonic() > end:
                 raise InputError(f"the scheduler at {self.address} has no worker; start some: burnish worker")
             time.sleep(0.1)
-        kinds = set(self._client.run(this_device, target, workers=addresses).values())
+        found = self._client.run(this_device, target, workers=addresses, on_error="return")
+        for address, answer in found.items():
+            if not isinstance(answer, Device):
+                why = f"{type(answer).__name__}: {answer}"
+                raise InputError(f"the worker {address} cannot say what it is ({why}): {_SAME}")
+        kinds = set(found.values())
         if len(kinds) > 1:
             raise InputError(f"workers of different kinds: {'; '.join(sorted(map(str, kinds)))}")
         device = kinds.pop()
         if device.made_by != made_by():
+            raise InputError(f"the workers run Burnish {device.made_by}, this is {made_by()}: {_SAME}")
+        cores, threads = min(answer.usable for answer in found.values()), self.options["threads"]
+        if target.gpu is None and threads > cores:
             raise InputError(
-                f"the workers run Burnish {device.made_by}, this is {made_by()}: install the same one on all"
+                f"{threads} threads, but a worker may use {cores} cores: ask for {cores} or fewer"
             )
         return device
 

@@ -103,14 +103,14 @@ def find_emulated(
 
 def find_cuda(names: Sequence[str] = CUDA[:1], precisions: Sequence[str] = ("f32",)) -> list[Peer]:
     """As `find`, on an NVIDIA GPU: "torch" gives eager, CUDA graph, compiled and max-autotune in float32,
-    strict and with products rounded to TF32; "torch-f16" the same in float16; "torch-graph" and others one of
-    them in the `precisions` that torch has, too."""
+    strict and with products rounded to TF32, and in float16 if that is among the `precisions`; "torch-f16"
+    those in float16 alone; "torch-graph" and others one of them in the `precisions` that torch has, too."""
     wanted = list(dict.fromkeys(CUDA[:2] if "all" in names else names))
     unknown = [name for name in wanted if name not in CUDA]
     if unknown:
         raise InputError(f"no peer '{unknown[0]}' on an NVIDIA GPU: choose from {', '.join(CUDA)}, all")
     own = [kind for kind in precisions if kind in ("f32", "tf32", "f16")]
     made = {f"torch-{way}": [(way, kind) for kind in own] for way in WAYS}
-    made["torch"] = [(way, kind) for kind in ("f32", "tf32") for way in WAYS]
+    made["torch"] = [(way, kind) for kind in dict.fromkeys(("f32", "tf32", *own)) for way in WAYS]
     made["torch-f16"] = [(way, "f16") for way in WAYS]
     return [TorchCuda(*one) for one in dict.fromkeys(one for name in wanted for one in made[name])]

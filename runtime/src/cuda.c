@@ -11,11 +11,22 @@
 #define STATIC_SHARED (48u << 10) /* bytes that a kernel declares; if it needs more, they come with its launch */
 #define VECTOR_BYTES 16 /* kernels read and write so much at once: operands begin at multiples of it */
 
+#define RECORDINGS 4 /* that are kept, so that a caller whose operands take turns need not record again */
+
+/* A run with operands at some addresses. */
+typedef struct recording {
+  cu_executable graphs[2]; /* a run, and one that records events; NULL before it was recorded */
+  cu_pointer *used;        /* as those of the state */
+  unsigned char *resident;
+  uint64_t chosen; /* when it was chosen last, as the state counts */
+} recording;
+
 /* What one context has for itself. A slot is an input, or an output behind the inputs. */
 typedef struct cuda_state {
   cu_stream stream;    /* runs; waits for work on the legacy stream, as torch's and cupy's is by default */
   cu_stream recorder;  /* records; waits for nothing, so that recording disturbs nobody */
-  cu_executable graphs[2]; /* a run, and one that records events; NULL before it was recorded */
+  recording recordings[RECORDINGS], *now;
+  uint64_t choices;        /* of a recording */
   int timed;               /* whether this run is of the second kind */
   cu_pointer memory;       /* arena, inputs and outputs */
   cu_pointer *own;         /* by slot: the context's memory on the device */
@@ -71,6 +82,12 @@ static int32_t new_tables(burnish_context *c, burnish_error *error) {
   s->own = burnish_array(slot_count(c), sizeof *s->own);
   s->used = burnish_array(slot_count(c), sizeof *s->used);
   s->resident = burnish_array(slot_count(c), 1);
+  for (int n = 0; n < RECORDINGS; n++) {
+    recording *r = &s->recordings[n];
+    r->used = burnish_array(slot_count(c), sizeof *r->used);
+    r->resident = burnish_array(slot_count(c), 1);
+    if (!r->used || !r->resident) return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
+  }
   s->functions = burnish_array(c->plan.step_count, sizeof *s->functions);
   s->values = burnish_array(values, sizeof *s->values);
   s->parameters = burnish_array(values, sizeof *s->parameters);
@@ -188,11 +205,28 @@ static int32_t cuda_start(burnish_context *c, const burnish_options *options, bu
   return status;
 }
 
-static void drop_graphs(cuda_state *s) {
+static void drop_graphs(recording *r) {
   for (int kind = 0; kind < 2; kind++) {
-    if (s->graphs[kind]) burnish_cu.cuGraphExecDestroy(s->graphs[kind]);
-    s->graphs[kind] = NULL;
+    if (r->graphs[kind]) burnish_cu.cuGraphExecDestroy(r->graphs[kind]);
+    r->graphs[kind] = NULL;
   }
+}
+
+/* The one of the addresses of now, or else the place of the one that was not wanted for longest. */
+static void choose_recording(const burnish_context *c) {
+  cuda_state *s = c->state;
+  size_t count = (size_t)slot_count(c), bytes = count * sizeof *s->used;
+  recording *oldest = s->recordings, *found = NULL;
+  for (recording *r = s->recordings; r < s->recordings + RECORDINGS; r++) {
+    if (r->chosen && !memcmp(r->used, s->used, bytes) && !memcmp(r->resident, s->resident, count)) found = r;
+    if (r->chosen < oldest->chosen) oldest = r;
+  }
+  s->now = found ? found : oldest;
+  s->now->chosen = ++s->choices;
+  if (found) return;
+  drop_graphs(oldest);
+  memcpy(oldest->used, s->used, bytes);
+  memcpy(oldest->resident, s->resident, count);
 }
 
 static void free_events(burnish_context *c) {
@@ -208,7 +242,7 @@ static void cuda_stop(burnish_context *c) {
   burnish_error ignored;
   if (!s) return;
   if (!enter(c, &ignored)) {
-    drop_graphs(s);
+    for (int n = 0; n < RECORDINGS; n++) drop_graphs(&s->recordings[n]);
     free_events(c);
     if (s->recorder) burnish_cu.cuStreamDestroy_v2(s->recorder);
     if (s->stream) burnish_cu.cuStreamDestroy_v2(s->stream);
@@ -217,6 +251,10 @@ static void cuda_stop(burnish_context *c) {
     leave();
   }
   for (uint64_t i = 0; i < slot_count(c); i++) c->ios[i].own = NULL; /* was in `staging` */
+  for (int n = 0; n < RECORDINGS; n++) {
+    free(s->recordings[n].used);
+    free(s->recordings[n].resident);
+  }
   free(s->own);
   free(s->used);
   free(s->resident);
@@ -386,17 +424,18 @@ static int32_t resolve(burnish_context *c) {
     cu_pointer used = device >= 0 ? (cu_pointer)(uintptr_t)bound : s->own[i];
     if (device >= 0 && device != module_of(c)->device)
       return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1,
-                          "%s lies on CUDA device %d, but this module runs on device %d",
+                          "%s lies on CUDA device %d, but this module runs on device %d, the first that "
+                          "CUDA_VISIBLE_DEVICES leaves",
                           c->plan.strings + c->plan.ios[i].name, (int)device, (int)module_of(c)->device);
     if (used % VECTOR_BYTES)
       return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1,
                           "%s begins at an address that is no multiple of %d bytes, as a part of another array "
                           "may; copy it to memory of its own",
                           c->plan.strings + c->plan.ios[i].name, VECTOR_BYTES);
-    if (used != s->used[i] || s->resident[i] != (device >= 0)) drop_graphs(s);
     s->used[i] = used;
     s->resident[i] = device >= 0;
   }
+  choose_recording(c);
   int32_t status = burnish_check_apart(c, used_by);
   c->stale = status != BURNISH_OK;
   return status;
@@ -444,7 +483,7 @@ static int32_t take_times(burnish_context *c) {
 static int32_t launch(burnish_context *c) {
   cuda_state *s = c->state;
   int timed = c->nanoseconds != NULL;
-  cu_executable *graph = &s->graphs[timed];
+  cu_executable *graph = &s->now->graphs[timed];
   int32_t status = timed ? new_events(c) : BURNISH_OK;
   s->timed = timed && !status;
   s->step_by_step = s->blocking && !timed;

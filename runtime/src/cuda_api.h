@@ -21,6 +21,10 @@ typedef struct cu_executable_s *cu_executable; /* CUgraphExec */
 enum {
   CU_INVALID_VALUE = 1,
   CU_OUT_OF_MEMORY = 2,
+  CU_ILLEGAL_ADDRESS = 700,
+  CU_LAUNCH_TIMEOUT = 702,
+  CU_HARDWARE_STACK_ERROR = 714,
+  CU_LAUNCH_FAILED = 719,
   CU_MAX_THREADS_PER_BLOCK = 1,
   CU_MAX_GRID_DIM_X = 5,
   CU_MULTIPROCESSOR_COUNT = 16,

@@ -10,12 +10,19 @@ cuda_api burnish_cu;
 static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
 static pid_t opened_by;
 
+/* Whether every later call of the process fails with it, too (cuda.h: the process must be terminated). */
+static int is_lasting(cu_result code) {
+  return code == CU_ILLEGAL_ADDRESS || code == CU_LAUNCH_TIMEOUT ||
+         (code >= CU_HARDWARE_STACK_ERROR && code <= CU_LAUNCH_FAILED);
+}
+
 int32_t burnish_cuda_failed(burnish_error *error, const char *what, cu_result code) {
   const char *name = NULL, *text = NULL;
   if (burnish_cu.cuGetErrorName(code, &name) || !name) name = "an unknown error";
   if (burnish_cu.cuGetErrorString(code, &text) || !text) text = "no description";
   return burnish_fail(error, code == CU_OUT_OF_MEMORY ? BURNISH_NO_MEMORY : BURNISH_BAD_DEVICE, -1,
-                      "CUDA: %s failed with code %d, %s (%s)", what, (int)code, name, text);
+                      "CUDA: %s failed with code %d, %s (%s)%s", what, (int)code, name, text,
+                      is_lasting(code) ? "; this process can use the GPU no more: start it anew" : "");
 }
 
 /* --- the driver and its device --- */

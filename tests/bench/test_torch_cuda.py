@@ -141,6 +141,7 @@ def test_find_by_name():
     f32 = ["torch", "torch-graph", "torch-compile", "torch-max-autotune"]
     tf32 = [f"{name}-tf32" for name in f32]
     assert [peer.name for peer in peers.find_cuda()] == f32 + tf32
+    assert [peer.precision for peer in peers.find_cuda(["torch"], ["f16", "bf16"])][8:] == ["f16"] * 4
     everything = peers.find_cuda(["all"])
     assert [peer.precision for peer in everything] == ["f32"] * 4 + ["tf32"] * 4 + ["f16"] * 4
     some = peers.find_cuda(["torch-graph", "torch-max-autotune"], ["f32", "f16", "bf16"])

@@ -96,6 +96,24 @@ def test_bound_once_a_run_is_recorded_once(driver, saved, on_device):
     check({name: context.output(name) for name in ("y", "z")})
 
 
+def test_operands_that_take_turns_need_not_be_recorded_again(driver, saved, on_device):
+    """Four graphs are kept; the one that was not wanted for longest goes first."""
+    context = burnish.load(saved).context()
+    context.bind(feeds())
+    places = [on_device(n * X) for n in range(5)]
+
+    def graphs_for(*which: int) -> int:
+        before = driver.calls.count("cuGraphInstantiateWithFlags")
+        for n in which:
+            context.bind_input("x", places[n])
+            context.run()
+            np.testing.assert_array_equal(context.output("z"), n * X)
+        return driver.calls.count("cuGraphInstantiateWithFlags") - before
+
+    assert graphs_for(0, 1, 2, 3, 0, 1, 2, 3) == 4
+    assert [graphs_for(4), graphs_for(1, 2, 3, 4), graphs_for(0, 1)] == [1, 0, 2]
+
+
 def test_a_contexts_own_memory_on_the_device_is_lent(driver, saved):
     module = burnish.load(saved)
     context = module.context()

@@ -69,6 +69,19 @@ def test_zeros_that_a_stopped_machine_left_are_skipped(tmp_path):
     assert [r.runs for r in read(path)[0]] == [1, 3]
 
 
+def test_a_file_that_was_begun_anew_is_read_from_its_beginning(tmp_path):
+    path = tmp_path / "r.jsonl"
+    append(path, [record(runs=n) for n in (1, 2, 3)])
+    known = Records(path, shipped=False)
+    path.unlink()
+    known.add(record(runs=4))
+    assert [r.runs for r in known] == [1, 2, 3, 4]
+    path.unlink()
+    known.refresh()
+    known.add(record(runs=5))
+    assert [r.runs for r in known] == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("kept", [1, 8, 40, -1])
 def test_a_torn_line_is_skipped_and_the_next_record_is_whole(tmp_path, kept):
     path = tmp_path / "r.jsonl"

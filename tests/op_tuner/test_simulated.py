@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from burnish.compiler.ir.expr import ExprBuilder
@@ -13,14 +15,14 @@ from burnish.compiler.ir.types import F32, TensorType
 from burnish.compiler.kernel_task import DefaultConfig, FixedConfig
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.target import get_target
-from burnish.errors import InputError, ToolError
+from burnish.errors import InputError, RunError, ToolError
 from burnish.models import zoo
 from burnish.op_tuner import simulated
 from burnish.op_tuner.isolate import Candidate
 from burnish.op_tuner.measure import build
 from burnish.op_tuner.pressure import Pressure
 from burnish.op_tuner.records import Records
-from burnish.op_tuner.simulated import Simulated, cycles
+from burnish.op_tuner.simulated import Crashed, Simulated, cycles
 from burnish.tuning import tune
 
 from .tasks import Doing, expr_task, leave, op_task
@@ -65,6 +67,30 @@ def test_wrong_results_and_dying_candidates_are_failures(measurer, monkeypatch):
     monkeypatch.setattr(simulated, "build", lambda task, asked: build(wrong, asked))
     ((_, found),) = measurer([Candidate(right, DefaultConfig())])
     assert found.error == "wrong" and found.detail and math.isinf(found.seconds)
+
+
+def test_how_an_emulated_program_ends_is_told_apart(measurer, monkeypatch):
+    emulation = measurer.emulation
+    ends = {"trap": "__builtin_trap();", "fail": "return 3;"}
+    for name, body in ends.items():
+        source = measurer.folder / f"{name}.c"
+        source.write_text(f"int main(void) {{ {body} }}\n")
+        command = ["aarch64-linux-gnu-gcc", "-static", "-o", measurer.folder / name, source]
+        subprocess.run(command, check=True)
+    with pytest.raises(Crashed, match=r"ended by SIG(TRAP|ILL|ABRT)"):
+        emulation.count([measurer.folder / "trap"])
+    with pytest.raises(RunError, match="the emulated program failed: 3"):
+        emulation.count([measurer.folder / "fail"])
+    candidate = Candidate(op_task(MatMul(), "f32[4,4]", "f32[4,4]", target=A53), DefaultConfig())
+    errors = [
+        (Crashed("x"), "crash"),
+        (RunError("x"), "run"),
+        (ToolError("x"), "exit"),
+        (OSError(28, "full"), "exit"),
+    ]
+    for error, kind in errors:
+        monkeypatch.setattr(simulated.Emulation, "count", Mock(side_effect=error))
+        assert measurer.measure(candidate).error == kind
 
 
 def test_misses_cost_and_arithmetic_takes_the_targets_time():

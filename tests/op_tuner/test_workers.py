@@ -136,6 +136,29 @@ def test_workers_of_another_burnish_are_refused(site, monkeypatch):
         Workers(site.address, 1)
 
 
+def test_more_threads_than_a_worker_has_cores_are_refused(site):
+    with pytest.raises(InputError, match=r"5000 threads, but a worker may use \d+ cores: ask for \d+ or fewer"):
+        Workers(site.address, 5000)
+
+
+def not_there(*anything):
+    raise ModuleNotFoundError("No module named 'burnish.new'")
+
+
+def test_a_worker_that_does_not_understand_is_named_as_what_it_is(site, monkeypatch):
+    measure = Workers(site.address, 1, seconds=0.002)
+    submit = measure._client.submit
+    monkeypatch.setattr(measure._client, "submit", lambda ask, *a, **how: submit(not_there, *a, **how))
+    with pytest.raises(
+        RunError, match=r"cannot do what it was asked to \(ModuleNotFound.*: install the same"
+    ):
+        list(measure([candidate(100)]))
+    measure.close()
+    monkeypatch.setattr(workers, "this_device", not_there)
+    with pytest.raises(InputError, match=r"cannot say what it is \(ModuleNotFound.*: install the same"):
+        Workers(site.address, 1)
+
+
 def candidate(size):
     """With the default config."""
     return Candidate(double(size), Space.config(Space(double(size)).default()))
