@@ -9,7 +9,17 @@ import click
 
 from ..compiler.target import get_target
 from ..errors import InputError
-from ..op_tuner.records import Record, append, best_per_task, default_path, merge, read, vectors, vectors_of
+from ..op_tuner.records import (
+    NOISY,
+    Record,
+    append,
+    best_per_task,
+    default_path,
+    merge,
+    read,
+    vectors,
+    vectors_of,
+)
 from .files import check_writable
 
 FILE = click.Path(path_type=Path)
@@ -32,7 +42,7 @@ def path():
 @command.command("list")
 @RECORDS
 def summary(records):
-    """Count measurements and tasks by machine, and failures by kind."""
+    """Count measurements and tasks by machine, failures by kind, and disturbed ones."""
     found = _read(records)
     click.echo(
         f"{records or default_path()}: {len(found)} measurements of {len({r.task for r in found})} tasks"
@@ -41,18 +51,22 @@ def summary(records):
         click.echo(f"  {machine}: {count}")
     for error, count in Counter(r.error for r in found if r.error).most_common():
         click.echo(f"  failed by {error}: {count}")
+    if noisy := sum(r.error is None and r.spread > NOISY for r in found):
+        click.echo(f"  disturbed, with half of the runs {NOISY:.0%} of the median apart or more: {noisy}")
 
 
 @command.command("top")
 @click.option("-n", "count", type=click.IntRange(min=1), default=20, show_default=True, help="Tasks to show.")
 @RECORDS
 def top(count, records):
-    """Show the slowest tasks with the best config of each."""
+    """Show the slowest tasks with the best config of each: its time and how far half of the runs are apart,
+    machine and threads, kernel, algorithm, config."""
     best = sorted(best_per_task(_read(records)), key=lambda r: -(r.seconds or 0.0))
     for r in best[:count]:
         name = r.key.split(" ", 1)[0]
         config = " ".join(f"{knob}={value}" for knob, value in r.config.items())
-        click.echo(f"{(r.seconds or 0) * 1e6:10.1f} µs  {name}  {r.algorithm}  {config}")
+        time = f"{(r.seconds or 0) * 1e6:10.1f} µs ±{r.spread:4.0%}"
+        click.echo(f"{time}  {r.hardware.core} x{r.threads}  {name}  {r.algorithm}  {config}")
 
 
 @command.command("merge")

@@ -25,8 +25,8 @@ from ..compiler.templates.registry import algorithms
 from ..errors import InputError
 from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local
-from .measure import NOISY, Measurement
-from .records import Record, Records, config_records, confirmed, fastest, llvm_version, made_by, sound
+from .measure import Measurement
+from .records import NOISY, Record, Records, config_records, confirmed, fastest, llvm_version, made_by, sound
 from .space import Point, Space
 from .whole_plans import plan_pair
 

@@ -40,7 +40,7 @@ from ..runtime import binding
 from ..runtime.build import DeviceCode
 from ..runtime.nvcc import fatbin, find_nvcc
 from .operands import Operands, operands
-from .records import plain
+from .records import NOISY, plain
 
 T = TypeVar("T")
 SECONDS = 0.05  # of a kernel's own time that a measurement takes, about
@@ -48,7 +48,6 @@ LEAST_RUNS, MOST_RUNS = 5, 2000
 FEW_RUNS = 3  # of a candidate whose fastest run takes LOSES times what is to be beaten
 LOSES = 1.3
 QUIET = 0.005  # spread over the root of the runs at which nothing more is to be learnt
-NOISY = 0.15
 PATIENCE = 3  # times `seconds` for what is not quiet
 AROUND = 4  # times `seconds` for what is not the kernel
 TRIMMED = 0.1  # of a GPU's times, at both ends

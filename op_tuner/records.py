@@ -43,14 +43,11 @@ from .hardware import Hardware, hardware_of, this_hardware
 T = TypeVar("T")
 FORMAT = 2
 PLAN = "plan"  # what records of whole plans have for an algorithm (`whole_plans`)
-CONFIRMED = 3
-"""Measurements of a config that say how fast it is."""
-WRONG = frozenset({"wrong", "run"})
-"""Errors of a config that are its own, however seldom they show."""
-LEAST_DOUBT = 0.01
-"""Share of the default config's time that a gain inside of a network must exceed."""
-COLD = 64 << 20
-"""Bytes to evict of records of format 1, which had a field `cold` for it."""
+CONFIRMED = 3  # measurements of a config that say how fast it is
+WRONG = frozenset({"wrong", "run"})  # errors of a config that are its own, however seldom they show
+NOISY = 0.15  # spread from which on the machine did other things, too
+LEAST_DOUBT = 0.01  # share of the default config's time that a gain inside of a network must exceed
+COLD = 64 << 20  # bytes to evict of records of format 1, which had a field `cold` for it
 _START = '{"format":'
 SHIPPED = Path(__file__).parents[1] / "models" / "records"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -308,7 +309,8 @@ def test_records_are_carried_from_file_to_file(burnish, error, tmp_path):
     kernels = len({record.task for record in kept if record.algorithm != PLAN})  # plans hold for one machine
     listed = burnish("records", "list", "--records", mine).stdout
     assert f"{measured} measurements of {tasks} tasks" in listed and 3 < tasks <= measured
-    assert len(burnish("records", "top", "-n", "3", "--records", mine).stdout.splitlines()) == 3
+    lines = burnish("records", "top", "-n", "3", "--records", mine).stdout.splitlines()
+    assert len(lines) == 3 and all(re.match(r" *[\d.]+ µs ± *\d+%  \w+ x1  \w+  ", line) for line in lines)
     assert f"{measured} added" in burnish("records", "merge", other, mine).stdout
     assert "0 added" in burnish("records", "import", mine, "--records", other).stdout
     assert f"{kernels} records" in burnish("records", "export", best, "--records", other).stdout

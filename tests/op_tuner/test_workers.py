@@ -137,7 +137,9 @@ def test_workers_of_another_burnish_are_refused(site, monkeypatch):
 
 
 def test_more_threads_than_a_worker_has_cores_are_refused(site):
-    with pytest.raises(InputError, match=r"5000 threads, but a worker may use \d+ cores: ask for \d+ or fewer"):
+    with pytest.raises(
+        InputError, match=r"5000 threads, but a worker may use \d+ cores: ask for \d+ or fewer"
+    ):
         Workers(site.address, 5000)
 
 
