@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,16 +20,22 @@ _USUAL = "/usr/local/cuda/bin/nvcc"
 
 
 def find_nvcc() -> tuple[str, ...]:
-    """$CUDACXX, nvcc in PATH, or the one in the toolkit's usual place. ToolError if there is none."""
+    """$CUDACXX, nvcc in PATH, in the toolkit's usual place or of a package. ToolError if there is none."""
     if CUDACXX.value:
         return split_command(CUDACXX.name, CUDACXX.value)
-    found = shutil.which("nvcc") or shutil.which(_USUAL)
+    found = shutil.which("nvcc") or shutil.which(_USUAL) or find_packaged("nvcc")
     if found is None:
         raise ToolError(
-            "modules for CUDA need nvcc to be compiled, and none is found; install the CUDA toolkit "
-            f"(Debian: nvidia-cuda-toolkit) and put nvcc into PATH, or set {CUDACXX.name}"
+            "modules for CUDA need nvcc to be compiled, and none is found: pip install 'burnish[cuda]', put "
+            f"that of a CUDA toolkit into PATH, or set {CUDACXX.name}"
         )
     return (found,)
+
+
+def find_packaged(tool: str) -> str | None:
+    """A tool of CUDA as pip installs it."""
+    places = Path(sysconfig.get_path("platlib"), "nvidia").glob(f"*/bin/{tool}")
+    return max(map(str, places), default=None)
 
 
 def fatbin(source: str, arch: str, options: Sequence[str] = (), keep: bool = True) -> bytes:

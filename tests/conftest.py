@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from burnish.errors import BurnishError
 from burnish.runtime.mali import find_root
+from burnish.runtime.nvcc import find_nvcc
 from burnish.settings import cache_dir
 from hypothesis import settings
 
@@ -17,14 +18,12 @@ os.environ.setdefault("BURNISH_CACHE_DIR", str(cache_dir() / "tests"))  # not th
 # A change that has no part in it breaks no test, nor does a machine that is busy.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
-OPTIONAL = {"nvcc"}
-"""What Debian does not have: "all" does not mean it."""
 
 
 def is_required(name: str) -> bool:
     """Whether BURNISH_REQUIRE says that a test may not be skipped for the want of this."""
     wanted = {w.strip() for w in os.environ.get("BURNISH_REQUIRE", "").split(",")}
-    return ("all" in wanted and name not in OPTIONAL) or name in wanted
+    return not wanted.isdisjoint({"all", name})
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +38,15 @@ def require_tool() -> Callable[[str], str]:
         return path
 
     return find
+
+
+@pytest.fixture
+def nvcc() -> tuple[str, ...]:
+    """The command; it may come from a package."""
+    try:
+        return find_nvcc()
+    except BurnishError as error:
+        (pytest.fail if is_required("nvcc") else pytest.skip)(str(error))
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from burnish.graph_passes.plan_layout import PlanOptions
 from burnish.models import zoo
 from burnish.op_tuner.records import tuned_configs
 from burnish.pipeline import optimise
+from burnish.runtime.nvcc import find_nvcc, find_packaged
 
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
 _USED = re.compile(r"Used (\d+) registers")
@@ -67,10 +67,10 @@ def instructions(sources: Iterable[str], target: Target) -> dict[str, list[str]]
     return {name: _INSTRUCTION.findall(code) for name, code in zip(parts[1::2], parts[2::2])}
 
 
-def find_nvdisasm() -> str | None:
-    """In PATH, or as pip installs it."""
-    own = Path(sysconfig.get_path("platlib"), "nvidia").glob("*/bin/nvdisasm")
-    return shutil.which("nvdisasm") or next(map(str, own), None)
+def find_nvdisasm() -> str:
+    found = shutil.which("nvdisasm") or find_packaged("nvdisasm")
+    assert found, "nvdisasm is missing: pip install nvidia-cuda-nvdisasm"
+    return found
 
 
 def _compile(sources: Iterable[str], target: Target, cubin: Path) -> str:
@@ -78,7 +78,7 @@ def _compile(sources: Iterable[str], target: Target, cubin: Path) -> str:
     path = cubin.with_name("kernels.cu")
     path.write_text(module_source(DIALECT, list(sources)))
     how = [*OPTIONS, "-cubin", f"-arch={target.cpu}", "-Xptxas", "-v"]
-    done = subprocess.run(["nvcc", *how, "-o", cubin, path], capture_output=True, text=True)
+    done = subprocess.run([*find_nvcc(), *how, "-o", cubin, path], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
     return done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
 from burnish.compiler.build_kernel import generate
@@ -19,10 +18,10 @@ from burnish.runtime.nvcc import fatbin
 from ..ops.case import Case
 from . import test_cells, test_window, test_winograd
 from .cases import build
-from .nvcc import compiled, find_nvdisasm, instructions, sources_of
+from .nvcc import compiled, instructions, sources_of
 from .test_cases import sample
 
-pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+pytestmark = pytest.mark.usefixtures("nvcc")
 
 
 @pytest.mark.parametrize("name", ["cuda-sm80", "cuda-sm90"])
@@ -66,7 +65,6 @@ def test_templates_spill_nothing():
     assert all(k.spilt == k.stack == 0 and k.registers <= 128 for k in kernels), kernels
 
 
-@pytest.mark.skipif(find_nvdisasm() is None, reason="nvdisasm is not installed")
 @pytest.mark.parametrize("network", ["dqn", "lstm_lm_step"])
 def test_no_memory_is_read_before_the_kernel_before_has_ended(network):
     """The compiler might move loads of constant memory that nothing else writes ahead of the wait."""

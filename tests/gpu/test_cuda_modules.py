@@ -27,7 +27,7 @@ from burnish.op_tuner.operands import operands
 from burnish.op_tuner.records import RecordedConfig
 from burnish.runtime.binding import device_module_from_memory
 from burnish.runtime.build import HERE, DeviceCode, include_dir, source_dir
-from burnish.runtime.nvcc import fatbin
+from burnish.runtime.nvcc import fatbin, find_nvcc
 
 from ..compiled.forked import run_forked
 from ..op_tuner.tasks import op_task
@@ -327,7 +327,7 @@ def test_with_launch_blocking_an_error_of_a_kernel_names_it(driver, saved, monke
     driver.reset()
     module.run(feeds())
     driver.reset(driver.calls.index("cuStreamSynchronize"), ILLEGAL_ADDRESS)
-    with pytest.raises(RunError, match=r"node .*, kernel .*: CUDA: its run failed with code 700"):
+    with pytest.raises(RunError, match=r"kernel .*: CUDA: its run failed with code 700.* start it anew"):
         module.run(feeds())
 
 
@@ -436,11 +436,16 @@ def test_a_wrong_compiler_is_an_error(monkeypatch, command, message):
         burnish.compile(gather(), target="cuda-sm80")
 
 
-def test_without_nvcc_one_line_says_what_to_install(monkeypatch):
+def test_without_nvcc_one_line_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.delenv("CUDACXX", raising=False)
     monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(ToolError, match=r"need nvcc .*, and none is found; install the CUDA toolkit"):
+    monkeypatch.setattr("sysconfig.get_path", lambda name: tmp_path)
+    with pytest.raises(ToolError, match=r"need nvcc .*, and none is found: pip install 'burnish\[cuda\]'"):
         burnish.compile(gather(), target="cuda-sm80")
+    for version in ("cu13", "cu14"):
+        (tmp_path / "nvidia" / version / "bin").mkdir(parents=True)
+        (tmp_path / "nvidia" / version / "bin" / "nvcc").touch()
+    assert find_nvcc() == (str(tmp_path / "nvidia/cu14/bin/nvcc"),)
 
 
 def test_a_compilers_complaint_is_shown(monkeypatch):

@@ -125,8 +125,7 @@ def test_kernels_compute_what_they_mean(device, name):
 
 
 @pytest.mark.parametrize("target", ["cuda-sm80", "cuda-sm90"])
-def test_nvcc_takes_the_instructions_and_spills_nothing(require_tool, target):
-    require_tool("nvcc")
+def test_nvcc_takes_the_instructions_and_spills_nothing(nvcc, target):
     large = Case(Conv((1, 1), (1, 1, 1, 1), (1, 1), 1), ("f32[1,256,14,14]", "f32[256,256,3,3]"))
     sources = []
     for n, name in enumerate(NAMES):
