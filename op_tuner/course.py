@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import InputError
@@ -22,7 +21,7 @@ from .isolate import Candidate, Local
 from .learner import Learner
 from .measure import SECONDS, Built
 from .model import OBJECTIVES
-from .records import Records
+from .records import Record, Records
 from .search import Genetic, Random, Strategy
 from .space import Point, Space
 from .tuner import BATCH, TIME_LIMIT, Measurer
@@ -77,7 +76,8 @@ class Times:
 
     def measure_missing(self, task: KernelTask, points: Iterable[Point]) -> None:
         missing = [p for p in dict.fromkeys(points) if p not in self.of(task)]
-        self._measure(task, missing)
+        for record in self._measured(task, missing):
+            self._keep(task, record)
         if missing:
             times = {p: told(t) or float("inf") for p, t in self.of(task).items()}
             bound = CLOSE * min(times.values())
@@ -95,33 +95,37 @@ class Times:
         return {p: statistics.median(times) if times else float("inf") for p, times in found.items()}
 
     def _repeat(self, task: KernelTask, points: Sequence[Point], rounds: int) -> None:
-        """In turns. What can be kept of a candidate is built once."""
+        """In turns; kept once all are there, so that the next session does not go on with half of them. What
+        can be kept of a candidate is built once."""
         built: dict[Point, Built | None] = {}
-        for _ in range(rounds):
-            built = self._measure(task, points, built, alone=True)
+        records = [r for _ in range(rounds) for r in self._measured(task, points, built, alone=True)]
+        self._keep(task, *records)
 
-    def _measure(
+    def _keep(self, task: KernelTask, *records: Record) -> None:
+        self.records.add(*records)
+        for record in records:
+            self.of(task).setdefault(tuple(record.config.items()), []).append(record.seconds)
+
+    def _measured(
         self,
         task: KernelTask,
         points: Sequence[Point],
-        built: Mapping[Point, Built | None] = MappingProxyType({}),
+        built: dict[Point, Built | None] | None = None,
         alone: bool = False,
-    ) -> dict[Point, Built | None]:
-        """What the candidates were built to, where that can be kept."""
+    ) -> Iterator[Record]:
+        """As the measurer gives them. `built` is what candidates were built to before, and then now, where
+        that can be kept."""
         known = (seconds for t in self.of(task).values() if (seconds := told(t)) is not None)
         beat = min(known, default=math.inf) if self.brief else math.inf
+        built = {} if built is None else built
         candidates = [Candidate(task, Space.config(point), beat, built.get(point)) for point in points]
-        kept: dict[Point, Built | None] = {}
         with closing(self.measure(candidates, alone)) as results:
             for n, result in results:
-                point = points[n]
-                kept[point] = result.built
-                result = replace(result, config=dict(point))  # one that died may not have asked everything
-                record = record_of(task, result, self.threads, self.evict, self.measure.hardware)
-                self.records.add(record)
+                built[points[n]] = result.built
+                # one that died may not have asked everything
+                result = replace(result, config=dict(points[n]))
                 self.measured += 1
-                self.of(task).setdefault(point, []).append(record.seconds)
-        return kept
+                yield record_of(task, result, self.threads, self.evict, self.measure.hardware)
 
 
 def told(times: Sequence[float | None]) -> float | None:

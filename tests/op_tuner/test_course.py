@@ -115,6 +115,17 @@ def test_times_of_two_sessions_are_not_compared(tmp_path, task):
     assert slow.again(task, points, 3) == {points[0]: 16e-3, points[1]: 2e-3}
 
 
+def test_turns_that_were_interrupted_do_not_count(tmp_path, task):
+    """Neither for themselves nor as a part of the next ones."""
+    points = [(("x", 8), ("y", 7)), (("x", 5), ("y", 3))]
+    for measurements in (1 + SURE + 7, 7, 9):  # of ten in turns
+        with pytest.raises(KeyboardInterrupt):
+            times_of(tmp_path, Measurer(stop_after=measurements)).again(task, points, 3)
+        assert [len(t) for t in times_of(tmp_path, Measurer()).of(task).values()] == [1, SURE]
+    slow = times_of(tmp_path, Measurer(scale={task.name: 2e-3}))
+    assert slow.again(task, points, 3) == {points[0]: 16e-3, points[1]: 2e-3}
+
+
 def test_records_of_other_compilers_are_not_told(tmp_path, task, monkeypatch):
     run(task, times_of(tmp_path, Measurer()), trials=8)
     monkeypatch.setattr("burnish.op_tuner.course.made_by", lambda: "another")
