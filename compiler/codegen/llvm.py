@@ -33,16 +33,33 @@ def generate(program: Program, target: Target) -> KernelCode:
     texts: list[str] = []
     declarations: set[str] = set()
     steps: list[Step] = []
-    for n, st in enumerate(program.body):
-        symbol = program.name if len(program.body) == 1 else f"{program.name}_s{n}"
+    bodies = _step_bodies(program)
+    for n, body in enumerate(bodies):
+        symbol = program.name if len(bodies) == 1 else f"{program.name}_s{n}"
         emitter = _StepEmitter(program, target, symbol)
-        texts.append(emitter.function(st))
+        texts.append(emitter.function(body))
         declarations |= emitter.fn.declarations
         steps.append(Step(symbol, emitter.tasks, emitter.scratch_bytes))
     header = f'target triple = "{target.triple}"\n'
     attributes = _ATTRIBUTES % target.cpu
     ir = header + "\n".join(sorted(declarations)) + "\n\n" + "\n\n".join(texts) + "\n" + attributes
     return KernelCode(program.name, ir, tuple(steps), program.gang)
+
+
+def _step_bodies(program: Program) -> list[Body]:
+    """A parallel loop is a step, and so are others in a row, of one worker; a gang waits after each."""
+    bodies: list[Body] = []
+    for st in program.body:
+        alone = program.gang or _is_parallel(st)
+        if alone or not bodies or _is_parallel(bodies[-1][0]):
+            bodies.append((st,))
+        else:
+            bodies[-1] = (*bodies[-1], st)
+    return bodies
+
+
+def _is_parallel(st: Stmt) -> bool:
+    return isinstance(st, For) and st.kind == "parallel"
 
 
 _ATTRIBUTES = (
@@ -67,12 +84,12 @@ class _StepEmitter:
 
     # --- the function -----------------------------------------------------------------------------------
 
-    def function(self, st: Stmt) -> str:
+    def function(self, body: Body) -> str:
         buffers = (*self.program.params, *self.program.temps)
         for b in buffers:
             self.v.buffers[b.name] = b
             self.v.pointers[b.name] = f"%{_identifier(b.name)}.arg"
-        self.top(st)
+        self.top(body)
         self.fn.emit(f"ret i32 {self.result()}")
         if self.v.lane_loads:
             self.v.lane_loads.join()
@@ -86,9 +103,9 @@ class _StepEmitter:
         entry = ["entry:", *self.fn.allocas]
         if self.v.error_slot:
             entry.append(f"  store i32 0, ptr {self.v.error_slot}, align 4")
-        body = "\n".join([*entry, *self.fn.lines])
+        lines = "\n".join([*entry, *self.fn.lines])
         signature = f"define internal i32 @{self.symbol}.body({', '.join(args)}) noinline #0"
-        return f"{self.wrapper(len(buffers))}\n\n{signature} {{\n{body}\n}}"
+        return f"{self.wrapper(len(buffers))}\n\n{signature} {{\n{lines}\n}}"
 
     def result(self) -> str:
         if self.v.error_slot is None:
@@ -116,10 +133,10 @@ class _StepEmitter:
         lines += ["  ret i32 %code", "}"]
         return "\n".join(lines)
 
-    def top(self, st: Stmt) -> None:
+    def top(self, body: Body) -> None:
         """The outermost parallel loops, flattened into one loop over the task range."""
         chain: list[For] = []
-        inner: Body = (st,)
+        inner = body
         while (
             len(inner) == 1
             and isinstance(inner[0], For)
@@ -131,7 +148,7 @@ class _StepEmitter:
         if not chain:
             self.tasks = 1
             self.bind_gang()
-            self.body((st,))
+            self.body(body)
             return
         extents = [f.extent or 0 for f in chain]
         self.tasks = math.prod(extents)
