@@ -170,17 +170,16 @@ def params_of(subject: Subject, cfg: Config) -> Params:
         allowed=lambda cuts: subject.short(dict(tile), unrolled, cuts=cuts),
     )
     order, extents = _outer_order(subject, loops, cuts, cfg)
-    cold = subject.weight_bytes > task.target.l2
     step = f"{block[0][0]}_o" if block else (*reduction, "")[0]
     streamed = block or plain_sum
     in_order = bool(streamed and roles.column and roles.pixels) and not roles.batch
-    # In the second-level cache beside its successor: what prefetches every line twice would only take slots.
     fits = (
         in_order
         and not roles.taps
         and panel_bytes(task, subject.expr, roles, dict(tile)) * 2 <= task.target.l2
     )
     in_order = in_order and order[0] == f"{roles.column}_o" and not cuts and reduction[0] == step
+    lines, panel = _prefetches(subject, dict(tile), fits, in_order)
     return Params(
         tile=tile,
         cuts=tuple(cuts.items()),
@@ -190,17 +189,27 @@ def params_of(subject: Subject, cfg: Config) -> Params:
         unrolled=unrolled,
         together=_together(subject, dict(tile), unrolled, cuts, plain_sum, cfg),
         block=block,
-        prefetch=choose(
-            cfg,
-            "prefetch",
-            PREFETCHES if subject.weight_bytes and reduction else (0,),
-            32 if cold and roles.pixels and not fits else 0,  # a weight that is used once comes in order
-        ),
+        prefetch=choose(cfg, "prefetch", PREFETCHES if subject.weight_bytes and reduction else (0,), lines),
         ahead=choose(
             cfg, "ahead", (0, 1, 2, 4) if block else (0,), blocks_ahead(roles, subject.extents, block)
         ),
-        panel=choose(cfg, "panel", (True, False) if in_order else (False,), cold and in_order),
+        panel=choose(cfg, "panel", (True, False) if in_order else (False,), panel),
     )
+
+
+def _prefetches(subject: Subject, tile: Mapping[str, int], fits: bool, in_order: bool) -> tuple[int, bool]:
+    """By default: how many lines of weights are prefetched before they are multiplied, and whether the next
+    panel's are while this one is. `fits`: both stay in the second-level cache, so one of them will do.
+
+    Weights arrive cold, small ones too: those of other layers have driven them out.
+    """
+    roles, size, l2 = subject.roles, subject.weight_bytes, subject.task.target.l2
+    if fits and subject.extents[roles.column or ""] <= tile[roles.column or ""]:  # there is one panel
+        return (64 if size > l2 // 16 else 0), False
+    if fits:
+        return 0, in_order and size > l2 // 8
+    cold = size > l2
+    return (32 if cold and roles.pixels else 0), in_order and cold  # what is used once comes in order
 
 
 # --- outer loops -----------------------------------------------------------------------------------------
