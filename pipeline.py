@@ -35,6 +35,7 @@ from .graph_passes.setup import split_setup
 from .graph_passes.simplify import share, simplify
 from .graph_passes.task_cost import TaskCost, plan_choices, price_graph
 from .graph_passes.transposed import convolve_transposed
+from .graph_passes.widen import widen
 from .kernel_cache import KernelStore
 from .module import Module, load
 from .network_plans import NetworkPlans
@@ -170,6 +171,7 @@ def passes(
         "convolve_transposed": convolve_transposed,
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "limit_operands": lambda graph: limit_operands(graph, target),
+        "widen": widen,
         "fuse": fuse,
         "assign_layouts": lambda graph: lay_out(graph, target, threads, options, costs),
     }

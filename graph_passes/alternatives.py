@@ -16,6 +16,7 @@ from ..compiler.ops.movement import Concat, Reshape
 from ..compiler.ops.packed_recurrence import PACKED
 from ..compiler.templates.registry import ALGORITHMS
 from .fuse import kind_of
+from .held import is_held
 from .pairs import KEPT, STRIPS, convolution, depthwise_before, pointwise_after
 
 ACCURACY = 5e-6
@@ -74,7 +75,8 @@ def alternatives(
 ) -> list[Decision]:
     """At least one; the first is always right. `kind` and `features` are the target's.
 
-    Algorithms of another precision than f32 are among them if it is the one given; `accuracy` bounds others.
+    Algorithms of another precision than f32 are among them if it is the one given, or holds what they
+    multiply; `accuracy` bounds others.
     """
     if flattens(graph, node, block):
         rank = graph.types[node.reads[0]].rank
@@ -88,10 +90,15 @@ def alternatives(
     may_read = data in node.reads and may_move(graph, data, block)
     may_write = graph.types[node.outputs[0]].dtype in MOVING
     for algorithm in ALGORITHMS.values():
-        asked = algorithm.precision == precision != "f32"
-        allowed = asked or (algorithm.precision == "f32" and algorithm.error <= accuracy)
         able = algorithm.kind == kind and algorithm.feature in ("", *features)
-        if not able or not allowed or not algorithm.fits(op, block):
+        if not able or not algorithm.fits(op, block):
+            continue
+        if algorithm.precision == "f32":
+            allowed = algorithm.error <= accuracy
+        else:
+            asked = algorithm.precision == precision
+            allowed = asked or all(is_held(graph, v, algorithm.precision) for v in anchor.reads[:2])
+        if not allowed:
             continue
         if all(_may_pack(graph, op, op.graph.inputs[n]) for n in algorithm.weights(op, block)):
             pairs = algorithm.layouts(op, block)

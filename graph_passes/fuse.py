@@ -17,7 +17,7 @@ from ..compiler.ir import scalar as s
 from ..compiler.ir.expr import Stage, TensorExpr
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.scalar import Binary, Call, Cast, Const, Load, Select, Var
-from ..compiler.ir.types import TensorType
+from ..compiler.ir.types import F32, TensorType
 from ..compiler.ops.base import Op
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.movement import Identity, Reshape
@@ -180,6 +180,8 @@ def _join(
             continue
         if kind == "elementwise" and group.shape != shape:
             continue
+        if group.kind == "anchor" and _narrows(graph, node):
+            continue
         nodes = [*group.nodes, node]
         if len(nodes) > MAX_NODES or len(_inputs(graph, nodes)) > MAX_INPUTS:
             continue
@@ -298,6 +300,12 @@ def _checks(graph: Graph, nodes: list[Node]) -> int:
 def _expression(graph: Graph, nodes: list[Node], kind: str) -> TensorExpr:
     op = _fused_node(graph, _Group(nodes, kind, nodes[-1].outputs[0])).op
     return expression(op, tuple(graph.types[value] for value in _inputs(graph, nodes)))
+
+
+def _narrows(graph: Graph, node: Node) -> bool:
+    """Whether f32 comes out in 16 bits, which no algorithm of a sum of products writes."""
+    (result,) = graph.output_types(node)
+    return graph.types[node.reads[0]].dtype is F32 and result.dtype.is_float and result.dtype.bits < 32
 
 
 def _rank(group: _Group) -> tuple[bool, int]:

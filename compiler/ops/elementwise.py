@@ -16,9 +16,9 @@ from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
 from ..ir.numpy_scalar import convert
 from ..ir.scalar import Expr, call, maximum, minimum, select
-from ..ir.types import BOOL, DTYPES, DType, TensorType
+from ..ir.types import BOOL, DTYPES, F32, DType, TensorType
 from .base import Op
-from .shapes import broadcast_shape, fail, given, same_dtype, wide_array, widen
+from .shapes import broadcast_shape, fail, given, same_dtype, wide, wide_array, widen
 
 FLOATS, NUMBERS, SIGNED, BITS, ANY = (
     "float",
@@ -356,3 +356,23 @@ class Cast(Op):
     def compute(self, b: ExprBuilder, x: Tensor) -> tuple[Tensor, ...]:
         dtype = DTYPES[self.to]
         return (b.compute(dtype, x.shape, lambda *i: s.cast(x[i], dtype), "cast_"),)
+
+
+@dataclass(frozen=True)
+class Rounded(Op):
+    """y = x, an f32, rounded to what the narrow float named `to` holds, as an f32."""
+
+    to: str
+
+    def infer(self, x: TensorType | None) -> tuple[TensorType, ...]:
+        x = given(x)
+        if x.dtype is not F32 or wide(DTYPES[self.to]) is not F32:
+            fail(f"rounding {x.dtype} to {self.to}: expected f32, and a float that it holds")
+        return (TensorType(F32, x.shape),)
+
+    def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (np.asarray(convert(convert(x, DTYPES[self.to]), F32)),)
+
+    def compute(self, b: ExprBuilder, x: Tensor) -> tuple[Tensor, ...]:
+        narrow = DTYPES[self.to]
+        return (b.compute(F32, x.shape, lambda *i: s.cast(s.cast(x[i], narrow), F32), "rounded_"),)

@@ -47,7 +47,7 @@ class Algorithm:
               or its layout
     error     largest error over the largest output, against float64 (the tests hold it); 0: that of any sum
     kind      of the targets whose template it is: cpu or gpu
-    precision of the factors of its products; other than f32 only where the user asks for it
+    precision of the factors of its products; other than f32 only where the user asks for it or it holds them
     feature   that a target must have; "": none
     """
 

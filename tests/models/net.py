@@ -13,9 +13,11 @@ OPSET = 21
 
 
 class Net:
-    """A model under construction. Tensors are their names; weights follow from the seed, about 1 in size."""
+    """A model under construction. Tensors are their names; weights follow from the seed, about 1 in size.
+    Real numbers are `floats`."""
 
-    def __init__(self, seed: int = 0):
+    def __init__(self, seed: int = 0, floats: Any = np.float32):
+        self.floats = floats
         self.rng = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
@@ -26,15 +28,15 @@ class Net:
 
     def input(self, *shape: int, name: str = "", value: Any = None) -> str:
         name = name or f"x{len(self.inputs)}"
-        data = self.rng.standard_normal(shape).astype(np.float32) if value is None else np.asarray(value)
+        data = self.rng.standard_normal(shape).astype(self.floats) if value is None else np.asarray(value)
         self.feeds[name] = data
         code = helper.np_dtype_to_tensor_dtype(data.dtype)
         self.inputs.append(helper.make_tensor_value_info(name, code, data.shape))
         return name
 
-    def const(self, value: Any, dtype: Any = np.float32) -> str:
+    def const(self, value: Any, dtype: Any = None) -> str:
         name = f"w{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        self.weights.append(numpy_helper.from_array(np.asarray(value, dtype or self.floats), name))
         return name
 
     def ints(self, *values: int) -> str:

@@ -14,6 +14,12 @@ from .net import Net
 
 NETWORKS = (*networks_classify.NETWORKS, *networks_dense.NETWORKS, *networks_sequence.NETWORKS)
 TOLERANCE = 1e-5  # of the largest value
+IN_HALVES = (
+    *(networks_classify.resnet_blocks, networks_classify.mobilenet_v3, networks_classify.inception_branches),
+    *(networks_dense.decoder_of_transposed_convolutions, networks_dense.volumes),
+    *(networks_sequence.vision_transformer, networks_sequence.bidirectional_recurrences),
+)
+HALVES_TOLERANCE = 5e-3
 
 
 def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -49,3 +55,16 @@ def test_network(describe, target) -> None:
             np.testing.assert_allclose(
                 got[name], array, rtol=0, atol=tolerance, err_msg=f"{name}, {threads} threads"
             )
+
+
+@pytest.mark.parametrize("describe", IN_HALVES)
+def test_network_of_16_bits(describe) -> None:
+    """As onnxruntime computes it, in f32 with results that are rounded; products by the algorithms of f32."""
+    net = Net(seed=len(describe.__name__), floats=np.float16)
+    describe(net)
+    want = expected(net.model(), net.feeds)
+    got = pipeline.compile(net.model(), threads=2).run(net.feeds)
+    for name, array in want.items():
+        assert (got[name].shape, got[name].dtype) == (array.shape, array.dtype), name
+        tolerance = HALVES_TOLERANCE * float(np.max(np.abs(array)))
+        np.testing.assert_allclose(got[name], array, rtol=0, atol=tolerance, err_msg=name)

@@ -1,7 +1,7 @@
 """Cases of the elementwise operators."""
 
 import numpy as np
-from burnish.compiler.ops.elementwise import BINARY, UNARY, Binary, Cast, Unary, Where
+from burnish.compiler.ops.elementwise import BINARY, UNARY, Binary, Cast, Rounded, Unary, Where
 
 from .case import Case
 
@@ -75,6 +75,9 @@ def _cast() -> list[Case]:
     names = ["f32", "f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"]
     cases = [Case(Cast(name), (VALUES,), "limits") for name in names]
     cases += [Case(Cast(to), (f"{of}[2,7]",), low=-100, high=100) for of in names for to in names]
+    cases += [
+        Case(Rounded(to), (x,), "rounded") for to in ("f16", "bf16") for x in ("f32[2,19]", VALUES, SPECIAL)
+    ]
     return cases + [Case(Cast("i32"), (SPECIAL,), "special values"), Case(Cast("u8"), ("i64[0]",))]
 
 
