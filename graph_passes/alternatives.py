@@ -76,7 +76,7 @@ def alternatives(
     """At least one; the first is always right. `kind` and `features` are the target's.
 
     Algorithms of another precision than f32 are among them if it is the one given, or holds what they
-    multiply; `accuracy` bounds others.
+    multiply and make; `accuracy` bounds others.
     """
     if flattens(graph, node, block):
         rank = graph.types[node.reads[0]].rank
@@ -97,7 +97,8 @@ def alternatives(
             allowed = algorithm.error <= accuracy
         else:
             asked = algorithm.precision == precision
-            allowed = asked or all(is_held(graph, v, algorithm.precision) for v in anchor.reads[:2])
+            touched = (*anchor.reads[:2], *node.outputs)  # sums are cut off there, more than in f32
+            allowed = asked or all(is_held(graph, v, algorithm.precision) for v in touched)
         if not allowed:
             continue
         if all(_may_pack(graph, op, op.graph.inputs[n]) for n in algorithm.weights(op, block)):

@@ -19,6 +19,7 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.scalar import Binary, Call, Cast, Const, Load, Select, Var
 from ..compiler.ir.types import F32, TensorType
 from ..compiler.ops.base import Op
+from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.movement import Identity, Reshape
 from ..compiler.schedule.rewrite_expr import inline
@@ -180,7 +181,7 @@ def _join(
             continue
         if kind == "elementwise" and group.shape != shape:
             continue
-        if group.kind == "anchor" and _narrows(graph, node):
+        if isinstance(group.nodes[0].op, Conv) and _narrows(graph, node):
             continue
         nodes = [*group.nodes, node]
         if len(nodes) > MAX_NODES or len(_inputs(graph, nodes)) > MAX_INPUTS:
@@ -303,7 +304,7 @@ def _expression(graph: Graph, nodes: list[Node], kind: str) -> TensorExpr:
 
 
 def _narrows(graph: Graph, node: Node) -> bool:
-    """Whether f32 comes out in 16 bits, which no algorithm of a sum of products writes."""
+    """Whether f32 comes out in 16 bits, which no algorithm of convolutions writes."""
     (result,) = graph.output_types(node)
     return graph.types[node.reads[0]].dtype is F32 and result.dtype.is_float and result.dtype.bits < 32
 

@@ -1,4 +1,4 @@
-"""Which f32 values narrower floats hold: rounding those to them, as units of a GPU do, changes nothing."""
+"""Which values narrower floats hold: rounding f32 to them, as units of a GPU do, changes nothing then."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ HOLD = {"f16": (F16,), "bf16": (BF16,), "tf32": (F16, BF16)}
 
 
 def is_held(graph: Graph, value: str, precision: str) -> bool:
-    """Whether a precision holds an f32 value, whatever the network's inputs are."""
+    """Whether a precision holds a value, whatever the network's inputs are."""
     return any(_unsure(graph, value, dtype) == set() for dtype in HOLD.get(precision, ()))
 
 
 def _unsure(graph: Graph, value: str, dtype: DType) -> set[str] | None:
     """The inputs that `dtype` must hold so that it holds `value`; None where that is not enough."""
-    makers, open, seen = graph.producers(), [value], set[str]()
+    makers, waiting, seen = graph.makers, [value], set[str]()
     inputs = set()
-    while open:
-        here = open.pop()
+    while waiting:
+        here = waiting.pop()
         if here in seen:
             continue
         seen.add(here)
+        if graph.types[here].dtype is dtype:
+            continue
         if here in graph.constants:
             if not _holds(dtype, graph.constants[here]):
                 return None
@@ -44,9 +46,9 @@ def _unsure(graph: Graph, value: str, dtype: DType) -> set[str] | None:
                     within = _unsure(inner, inner.outputs[node.outputs.index(here)], dtype)
                     if within is None:
                         return None
-                    open += [v for v, name in zip(node.reads, inner.inputs) if name in within]
+                    waiting += [v for v, name in zip(node.reads, inner.inputs) if name in within]
                 case op if only_picks(op):
-                    open += [v for v in node.reads if graph.types[v].dtype is F32]
+                    waiting += [v for v in node.reads if graph.types[v].dtype is F32]
                 case _:
                     return None
     return inputs

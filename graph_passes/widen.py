@@ -20,16 +20,15 @@ from ..compiler.ops.matmul import Einsum, MatMul
 from ..compiler.ops.movement import Concat, Expand, Identity, Pad, Reshape, Slice, Tile, Transpose, Trilu
 from ..compiler.ops.pool import GlobalMaxPool, MaxPool
 from ..compiler.ops.reduction import Reduce
-from ..compiler.ops.resize import Pick, Repeat
-from ..compiler.ops.sorting import TopK
+from ..compiler.ops.resize import Repeat
 from ..errors import ModelError
 
 NARROW = (F16, BF16)
 PRODUCTS = (Conv, ConvTranspose, MatMul, Einsum)
-_GATHERS = (Gather, GatherElements, GatherND)
+_PARTS = (Gather, GatherElements, GatherND, Slice)
 _MOVES = (
-    *(*_GATHERS, Concat, Expand, GlobalMaxPool, Identity, MaxPool, Pad, Pick, Repeat, Reshape, Slice, Tile),
-    *(TopK, Transpose, Trilu, Where),
+    *(*_PARTS, Concat, Expand, GlobalMaxPool, Identity, MaxPool, Pad, Repeat, Reshape, Tile, Transpose),
+    *(Trilu, Where),
 )
 _FUNCTIONS = ("abs", "max", "min", "neg", "relu")
 
@@ -48,30 +47,32 @@ def only_picks(op: Op) -> bool:
 
 
 class _Widening:
-    """A narrow value keeps its name where something asks for it as it is; in f32 it has a new one."""
+    """Values by their names in the graph: what they are called now, as they are and in f32."""
 
     def __init__(self, graph: Graph):
         self.graph = graph
         self.types, self.constants = dict(graph.types), dict(graph.constants)
         self._nodes: list[Node] = []
-        self._narrow = {v for v in (*graph.inputs, *graph.constants) if self._is_narrow(v)}  # that are there
-        self._wide: dict[str, str] = {}  # also of f32 values that are casts of such
+        self._narrow = {v: v for v in (*graph.inputs, *graph.constants) if self._is_narrow(v)}
+        self._wide: dict[str, str] = {}  # also of f32 values that are casts of narrow ones
         self._tried: Counter[str] = Counter()
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
             if isinstance(node.op, Cast) and self.graph.types[node.reads[0]].dtype in (*NARROW, F32):
                 self._cast(node)
-            elif isinstance(node.op, _GATHERS) and node.reads[0] in self._narrow:
-                self._keep(node)  # a table of which little may be read
+            elif self._stays(node):
+                self._keep(node)
             else:
                 self._visit(node)
-        for value in self.graph.outputs:
-            if self._is_narrow(value):
-                self._as_it_is(value)
-            elif value in self._wide:
-                self._emit(Identity(), self._wide[value], value, value)
+            for value in node.outputs:
+                if value in self.graph.outputs:
+                    self._as_it_is(value)
         return self.graph.with_nodes(self._nodes, self.types, self.constants)
+
+    def _stays(self, node: Node) -> bool:
+        """Loop programs may round on the way; of a large narrow value little may be picked."""
+        return not node.op.has("compute") or (isinstance(node.op, _PARTS) and node.reads[0] in self._narrow)
 
     def _visit(self, node: Node) -> None:
         inputs = tuple(v and self._in_f32(v) for v in node.inputs)
@@ -83,14 +84,15 @@ class _Widening:
         if not fits:  # its attributes say a type
             self._keep(node)
             return
-        made = {v: self._fresh(v) for v in node.outputs if self._is_narrow(v)}
+        exact = only_picks(node.op)
+        made = {v: self._called(v) if exact else self._fresh(v) for v in node.outputs if self._is_narrow(v)}
         self._nodes.append(replace(node, inputs=inputs, outputs=tuple(made.get(v, v) for v in node.outputs)))
-        self._wide |= made if only_picks(node.op) else {v: self._round(v, made[v], node.name) for v in made}
+        self._wide |= made if exact else {v: self._round(v, made[v], node.name) for v in made}
 
     def _keep(self, node: Node) -> None:
         """As it is, on values as they are."""
         self._nodes.append(replace(node, inputs=tuple(v and self._as_it_is(v) for v in node.inputs)))
-        self._narrow.update(v for v in node.outputs if self._is_narrow(v))
+        self._narrow.update((v, v) for v in node.outputs if self._is_narrow(v))
 
     def _cast(self, node: Node) -> None:
         """Of a narrow float, or of an f32."""
@@ -111,26 +113,37 @@ class _Widening:
             if value in self.constants:
                 self.constants[name] = self.constants[value].astype(F32.numpy)
             else:
-                self._emit(Cast(F32.name), value, value, name)
+                self._emit(Cast(F32.name), self._narrow[value], value, name)
         return self._wide[value]
 
     def _as_it_is(self, value: str) -> str:
+        """What leaves the graph has its own name."""
+        leaves, type = value in self.graph.outputs, self.graph.types[value]
         if not self._is_narrow(value):
+            if leaves and value in self._wide:
+                self._emit(Identity(), self._wide.pop(value), value, value)
             return self._wide.get(value, value)
         if value not in self._narrow:
-            self._emit(Cast(self.graph.types[value].dtype.name), self._wide[value], value, value)
-            self._narrow.add(value)
-        return value
+            self._narrow[value] = name = value if leaves else self._fresh(value)
+            self.types[name] = type
+            self._emit(Cast(type.dtype.name), self._wide[value], value, name)
+        return self._narrow[value]
 
     def _round(self, value: str, exact: str, name: str) -> str:
-        return self._emit(Rounded(self.graph.types[value].dtype.name), exact, name, self._fresh(value))
+        return self._emit(Rounded(self.graph.types[value].dtype.name), exact, name, self._called(value))
 
     def _is_narrow(self, value: str) -> bool:
         return self.graph.types[value].dtype in NARROW
 
+    def _called(self, value: str) -> str:
+        """An f32 in the place of a narrow value has its name, but where that one leaves the graph."""
+        if value in self.graph.outputs:
+            return self._fresh(value)
+        self.types[value] = _widened(self.graph.types[value])
+        return value
+
     def _fresh(self, value: str) -> str:
-        """The name of an f32 for a narrow value."""
-        name = fresh_name(value, self.types, self._tried)
+        name = fresh_name(f"{value}.f32", self.types, self._tried)
         self.types[name] = _widened(self.graph.types[value])
         return name
 

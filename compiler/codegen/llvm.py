@@ -1,7 +1,7 @@
 """Loop program → LLVM IR text → object code.
 
-Every step (statement at the top of the program) becomes a function with the kernel signature of
-runtime/include/burnish.h; its outermost parallel loops are the task range [begin, end).
+Every step becomes a function with the kernel signature of runtime/include/burnish.h: a parallel loop at the
+top of the program, whose outermost loops are the task range [begin, end), or what one worker runs in a row.
 """
 
 from __future__ import annotations

@@ -66,8 +66,13 @@ class Graph:
     def constant_bytes(self) -> int:
         return sum(array.nbytes for array in self.constants.values())
 
-    def producers(self) -> dict[str, Node]:
+    @cached_property
+    def makers(self) -> Mapping[str, Node]:
         return {o: node for node in self.nodes for o in node.outputs}
+
+    def producers(self) -> dict[str, Node]:
+        """A copy of `makers`, to be changed."""
+        return dict(self.makers)
 
     def consumers(self) -> dict[str, list[Node]]:
         """Readers of each value, a node once per value; graph outputs are not counted."""

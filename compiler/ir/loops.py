@@ -15,8 +15,9 @@ Meaning: statements in order; `parallel`, `block` and `thread` iterations may ru
 between two barriers they touch no element that another one writes; `vector` iterations run in lockstep (all
 loads of a store before it); `unroll` and `vector` loops have constant bounds once outer unrolled variables
 are known. Every statement at the top of `body` is one step: its outermost parallel loops are the task range
-that the runtime deals to its threads, and the next step starts when it has ended. On a GPU a serial loop at
-the top may repeat steps, without using its variable. Buffers are physical (row-major over their shape).
+that the runtime deals to its threads, and the next step starts when it has ended. On CPUs statements in a row
+that one worker runs are one step; on a GPU a serial loop at the top may repeat steps, without using its
+variable. Buffers are physical (row-major over their shape).
 
 In a gang program, which all workers enter at once, the variables `worker` and `workers` say which one runs
 and how many there are.

@@ -366,8 +366,8 @@ class Rounded(Op):
 
     def infer(self, x: TensorType | None) -> tuple[TensorType, ...]:
         x = given(x)
-        if x.dtype is not F32 or wide(DTYPES[self.to]) is not F32:
-            fail(f"rounding {x.dtype} to {self.to}: expected f32, and a float that it holds")
+        if x.dtype is not F32 or wide(DTYPES[self.to]) is DTYPES[self.to]:
+            fail(f"rounding {x.dtype} to {self.to}: expected f32, and a narrow float")
         return (TensorType(F32, x.shape),)
 
     def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -18,6 +18,7 @@ IN_HALVES = (
     *(networks_classify.resnet_blocks, networks_classify.mobilenet_v3, networks_classify.inception_branches),
     *(networks_dense.decoder_of_transposed_convolutions, networks_dense.volumes),
     *(networks_sequence.vision_transformer, networks_sequence.bidirectional_recurrences),
+    networks_classify.flattened_into_dense_layers,
 )
 HALVES_TOLERANCE = 5e-3
 

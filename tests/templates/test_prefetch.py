@@ -85,3 +85,26 @@ def test_weights_as_large_as_the_last_cache_do_not_stay_in_it(share, once):
         if isinstance(st, L.Prefetch)
     ]
     assert found and set(found) == {once}
+
+
+def default_prefetches(channels: int, out: int) -> tuple[int, bool]:
+    """Of a convolution of 1×1 on 7², by x86-64-v4, whose second-level cache is 1 MB."""
+    data, weights = TensorType(F32, (1, channels, 7, 7)), TensorType(F32, (out, channels, 1, 1))
+    expr = expression(Conv((1, 1), (0, 0, 0, 0), (1, 1)), (data, weights))
+    packed, blocked = Layout((0, 1, 2, 3), ((1, 16), (0, 16))), Layout.channel_blocked(4, 16)
+    (x, _), (w, _) = expr.params
+    layouts = ((x, blocked), (w, packed), (expr.outputs[0], blocked))
+    task = KernelTask("kernel", expr, layouts, frozenset({w}), "direct", get_target("x86-64-v4"), 1)
+    found = direct.params(task, FixedConfig({}))
+    return found.prefetch, found.panel
+
+
+def test_weights_are_prefetched_from_an_eighth_of_the_second_level_cache_on():
+    assert default_prefetches(1024, 512) == (0, True)
+    assert default_prefetches(272, 128) == (0, True)  # 136 KB
+    assert default_prefetches(256, 128) == (0, False)  # 128 KB
+
+
+def test_the_only_panel_is_prefetched_line_by_line():
+    assert default_prefetches(832, 32) == (64, False)  # 104 KB
+    assert default_prefetches(512, 32) == (0, False)  # 64 KB
