@@ -91,15 +91,13 @@ def alternatives(
     may_write = graph.types[node.outputs[0]].dtype in MOVING
     for algorithm in ALGORITHMS.values():
         able = algorithm.kind == kind and algorithm.feature in ("", *features)
-        if not able or not algorithm.fits(op, block):
+        if not able or (algorithm.precision == "f32" and algorithm.error > accuracy):
             continue
-        if algorithm.precision == "f32":
-            allowed = algorithm.error <= accuracy
-        else:
-            asked = algorithm.precision == precision
-            touched = (*anchor.reads[:2], *node.outputs)  # sums are cut off there, more than in f32
-            allowed = asked or all(is_held(graph, v, algorithm.precision) for v in touched)
-        if not allowed:
+        if not algorithm.fits(op, block):
+            continue
+        rounded = (*anchor.reads[:2], *node.outputs)  # or cut off, as sums are there more than in f32
+        asked = algorithm.precision in ("f32", precision)
+        if not asked and not all(is_held(graph, v, algorithm.precision) for v in rounded):
             continue
         if all(_may_pack(graph, op, op.graph.inputs[n]) for n in algorithm.weights(op, block)):
             pairs = algorithm.layouts(op, block)
