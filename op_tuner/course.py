@@ -86,7 +86,7 @@ class Times:
 
     def again(self, task: KernelTask, points: Iterable[Point], rounds: int) -> dict[Point, float]:
         """The median of `rounds` measurements beside the first, in turns. Where one of the points lacks some,
-        all are measured anew: times of different sessions do not compare."""
+        all are measured anew: what was measured at different times does not compare."""
         different = list(dict.fromkeys(points))
         self.measure_missing(task, different)
         if any(len(self.of(task)[point]) < SURE + rounds for point in different):
@@ -95,11 +95,11 @@ class Times:
         return {p: statistics.median(times) if times else float("inf") for p, times in found.items()}
 
     def _repeat(self, task: KernelTask, points: Sequence[Point], rounds: int) -> None:
-        """In turns; kept once all are there, so that the next session does not go on with half of them. What
-        can be kept of a candidate is built once."""
+        """In turns, of which whole ones are kept: points are compared by the same ones, also where these are
+        of several sessions. What can be kept of a candidate is built once."""
         built: dict[Point, Built | None] = {}
-        records = [r for _ in range(rounds) for r in self._measured(task, points, built, alone=True)]
-        self._keep(task, *records)
+        for _ in range(rounds):
+            self._keep(task, *self._measured(task, points, built, alone=True))
 
     def _keep(self, task: KernelTask, *records: Record) -> None:
         self.records.add(*records)

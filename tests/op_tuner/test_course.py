@@ -115,15 +115,19 @@ def test_times_of_two_sessions_are_not_compared(tmp_path, task):
     assert slow.again(task, points, 3) == {points[0]: 16e-3, points[1]: 2e-3}
 
 
-def test_turns_that_were_interrupted_do_not_count(tmp_path, task):
-    """Neither for themselves nor as a part of the next ones."""
+def test_a_turn_that_was_interrupted_does_not_count(tmp_path, task):
+    """The points' last times are of the same turns."""
     points = [(("x", 8), ("y", 7)), (("x", 5), ("y", 3))]
-    for measurements in (1 + SURE + 7, 7, 9):  # of ten in turns
+    sessions = [(1 + SURE + 7, 1.0, 3), (9, 2.0, 7)]  # measurements, slowness, whole turns in all
+    for measurements, scale, turns in sessions:
+        measure = Measurer(scale={task.name: 1e-3 * scale}, stop_after=measurements)
         with pytest.raises(KeyboardInterrupt):
-            times_of(tmp_path, Measurer(stop_after=measurements)).again(task, points, 3)
-        assert [len(t) for t in times_of(tmp_path, Measurer()).of(task).values()] == [1, SURE]
-    slow = times_of(tmp_path, Measurer(scale={task.name: 2e-3}))
-    assert slow.again(task, points, 3) == {points[0]: 16e-3, points[1]: 2e-3}
+            times_of(tmp_path, measure).again(task, points, 3)
+        kept = times_of(tmp_path, Measurer()).of(task)
+        assert [len(kept[p]) for p in points] == [1 + turns, SURE + turns]
+    measure = Measurer()
+    assert times_of(tmp_path, measure).again(task, points, 3) == {points[0]: 16e-3, points[1]: 2e-3}
+    assert not measure.seen
 
 
 def test_records_of_other_compilers_are_not_told(tmp_path, task, monkeypatch):
