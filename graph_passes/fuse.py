@@ -17,7 +17,7 @@ from ..compiler.ir import scalar as s
 from ..compiler.ir.expr import Stage, TensorExpr
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.scalar import Binary, Call, Cast, Const, Load, Select, Var
-from ..compiler.ir.types import F32, TensorType
+from ..compiler.ir.types import F32, NARROW, TensorType
 from ..compiler.ops.base import Op
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp, expression
@@ -306,7 +306,7 @@ def _expression(graph: Graph, nodes: list[Node], kind: str) -> TensorExpr:
 def _narrows(graph: Graph, node: Node) -> bool:
     """Whether f32 comes out in 16 bits, which no algorithm of convolutions writes."""
     (result,) = graph.output_types(node)
-    return graph.types[node.reads[0]].dtype is F32 and result.dtype.is_float and result.dtype.bits < 32
+    return graph.types[node.reads[0]].dtype is F32 and result.dtype in NARROW
 
 
 def _rank(group: _Group) -> tuple[bool, int]:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ..compiler.ir.graph import Graph, Node, fresh_name
-from ..compiler.ir.types import BF16, F16, F32, TensorType
+from ..compiler.ir.types import F32, NARROW, TensorType
 from ..compiler.ops.base import Op
 from ..compiler.ops.conv import Conv, ConvTranspose
 from ..compiler.ops.elementwise import Binary, Cast, Rounded, Unary, Where
@@ -21,9 +21,9 @@ from ..compiler.ops.movement import Concat, Expand, Identity, Pad, Reshape, Slic
 from ..compiler.ops.pool import GlobalMaxPool, MaxPool
 from ..compiler.ops.reduction import Reduce
 from ..compiler.ops.resize import Repeat
+from ..compiler.ops.shapes import wide
 from ..errors import ModelError
 
-NARROW = (F16, BF16)
 PRODUCTS = (Conv, ConvTranspose, MatMul, Einsum)
 _PARTS = (Gather, GatherElements, GatherND, Slice)
 _MOVES = (
@@ -153,4 +153,4 @@ class _Widening:
 
 
 def _widened(type: TensorType) -> TensorType:
-    return TensorType(F32, type.shape) if type.dtype in NARROW else type
+    return TensorType(wide(type.dtype), type.shape)

@@ -81,6 +81,8 @@ F32, F64, F16, BF16 = DTYPES["f32"], DTYPES["f64"], DTYPES["f16"], DTYPES["bf16"
 I8, I16, I32, I64 = DTYPES["i8"], DTYPES["i16"], DTYPES["i32"], DTYPES["i64"]
 U8, U16, U32, U64 = DTYPES["u8"], DTYPES["u16"], DTYPES["u32"], DTYPES["u64"]
 BOOL = DTYPES["bool"]
+NARROW = (F16, BF16)
+"""Floats that arithmetic is done on in f32."""
 
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values()}
 _BY_CODE = {d.code: d for d in DTYPES.values()}

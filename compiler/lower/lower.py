@@ -8,14 +8,14 @@ from dataclasses import replace
 from ..ir import loops as L
 from ..ir.loops import Program
 from ..ir.scalar import Binary, Call, Expr
-from ..ir.types import BF16, F16, DType
+from ..ir.types import BF16, F16, NARROW, DType
 from ..kernel_task import Config, KernelTask
 from ..target import Target
 from ..templates.registry import template
 from .dots import expand_dots
 from .guards import resolve_guards, simplify_program
 from .math import expand_math
-from .narrow import NARROW, expand_narrow
+from .narrow import expand_narrow
 
 
 def scheduled(task: KernelTask, cfg: Config) -> Program:

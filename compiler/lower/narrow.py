@@ -19,9 +19,8 @@ from ..ir.scalar import (
     select,
     transform,
 )
-from ..ir.types import BF16, F16, F32, F64, I32, U16, U32, DType
+from ..ir.types import BF16, F16, F32, F64, I32, NARROW, U16, U32, DType
 
-NARROW = (F16, BF16)
 F16_MIN_NORMAL = 0x38800000  # 2**-14
 F16_OVERFLOW = 0x47800000  # 2**16
 REBIAS = (127 - 15) << 23  # between the exponents of f16 and f32

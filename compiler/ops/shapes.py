@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import ModelError
 from ..ir import scalar as s
 from ..ir.scalar import Expr
-from ..ir.types import F32, DType, TensorType
+from ..ir.types import F32, NARROW, DType, TensorType
 
 
 def fail(message: str) -> NoReturn:
@@ -60,7 +60,7 @@ def same_dtype(*types: TensorType) -> DType:
 
 def wide(dtype: DType) -> DType:
     """The type that arithmetic is done in: f32 for the narrow floats, else `dtype` itself."""
-    return F32 if dtype.is_float and dtype.bits < 32 else dtype
+    return F32 if dtype in NARROW else dtype
 
 
 def widen(x: Expr) -> Expr:
