@@ -74,6 +74,16 @@ def _names_of_runtime() -> frozenset[str]:
     return frozenset(name for text in (*code, _MODULE_C) for name in re.findall(r"\bburnish_\w+", text))
 
 
+def module_symbol(out: Path, kind: str) -> str:
+    """What C calls the module; InputError where it stands beside the runtime, which has that name."""
+    symbol = "burnish_" + re.sub(r"\W", "_", out.stem, flags=re.ASCII) if kind == "a" else "burnish_module"
+    if kind == "a" and symbol in _names_of_runtime():
+        raise InputError(
+            f"cannot save {out}: the runtime has a {symbol} of its own; choose another file name"
+        )
+    return symbol
+
+
 def _run(command: Sequence[str], cwd: Path, what: str) -> None:
     environment = {**os.environ, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
     try:
@@ -356,11 +366,7 @@ def link_module(
         raise UnsupportedError(
             f"cannot save {out}: its weights exceed {_MOST_WEIGHTS >> 20} MB; run it from memory"
         )
-    symbol = "burnish_" + re.sub(r"\W", "_", out.stem, flags=re.ASCII) if kind == "a" else "burnish_module"
-    if kind == "a" and symbol in _names_of_runtime():
-        raise InputError(
-            f"cannot save {out}: the runtime has a {symbol} of its own; choose another file name"
-        )
+    symbol = module_symbol(out, kind)
     compiler = find_compiler(arch, static=kind == "program")
     core = [str(o) for o in runtime_objects(compiler, code.device if code else "")]
     tools = archive_tools(arch) if kind == "a" else None

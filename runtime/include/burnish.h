@@ -136,7 +136,8 @@ struct burnish_api {
   int32_t (*pool_create)(int32_t threads, burnish_pool **pool, burnish_error *error);
   void (*pool_destroy)(burnish_pool *pool);
 
-  /* Takes all memory that runs need, except what input_data and output_data add. `options` may be NULL. */
+  /* Takes all memory that runs need, except what input_data and output_data add. `options` may be NULL: runs
+   * take one thread. */
   int32_t (*create)(const burnish_api *model, const burnish_options *options, burnish_context **context,
                     burnish_error *error);
   void (*destroy)(burnish_context *context);

@@ -183,6 +183,7 @@ void burnish_cuda_unload(void *loaded) {
   cuda_module *m = loaded;
   cu_context current;
   if (!m) return;
+  if (getpid() != opened_by) return free(m);
   if (m->context && !burnish_cu.cuCtxPushCurrent_v2(m->context)) {
     if (m->weights) burnish_cu.cuMemFree_v2(m->weights);
     if (m->code) burnish_cu.cuModuleUnload(m->code);

@@ -4,6 +4,7 @@
 
 int32_t burnish_gpu_check_code(const burnish_image *image, const char *language, burnish_error *error) {
   if (burnish_code_is_sound(image->code, image->code_bytes) &&
+      burnish_code_view(image->code).header->kernel_count == image->kernel_count &&
       !burnish_plan_view(image).header->prepared_bytes)
     return BURNISH_OK;
   return burnish_fail(error, BURNISH_BAD_PLAN, -1, "broken module: its %s code; compile the model again",

@@ -168,10 +168,9 @@ int32_t burnish_open(const char *path, const burnish_open_options *options, burn
                      burnish_error *error) {
   int32_t status;
   uint64_t checksum = 0;
+  if (file) file->api = NULL, file->handle = NULL; /* so that closing it is no harm, whatever happens */
   if (!path || !file || (options && options->size < sizeof *options))
     return fail(error, BURNISH_BAD_ARGUMENT, "burnish_open: `path` and `file` must be given, and `size` set");
-  file->api = NULL;
-  file->handle = NULL;
   status = check_file(path, options && options->verify_digest, &checksum, error);
   if (!status) status = load(path, checksum, file, error);
   if (!status) status = prepare(file, options ? options->threads : 0, error);
@@ -180,6 +179,7 @@ int32_t burnish_open(const char *path, const burnish_open_options *options, burn
 }
 
 void burnish_close(burnish_file *file) {
+  if (!file) return;
   if (file->api) file->api->unprepare(file->api);
   unload(file);
 }

@@ -89,10 +89,8 @@ static void announce(pool *p) {
   pthread_mutex_unlock(&p->lock);
 }
 
-static void pool_summon(burnish_pool *head) {
-  pool *p = (pool *)head;
-  if (atomic_load(&p->sleepers)) announce(p);
-}
+/* Also where nobody sleeps: somebody who has just looked for work in vain may be about to. */
+static void pool_summon(burnish_pool *head) { announce((pool *)head); }
 
 static int32_t pool_enter(burnish_pool *head, const pool_job *job) {
   pool *p = (pool *)head;
@@ -137,9 +135,11 @@ static int32_t available_cpus(void) {
 }
 
 static int start_threads(pool *p) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the application's */
+  static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}; /* a thread's faults */
+  sigset_t others, before;
+  sigfillset(&others); /* are for the application's threads */
+  for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&others, own[i]);
+  pthread_sigmask(SIG_SETMASK, &others, &before);
   for (; p->started < p->head.threads - 1; p->started++) {
     pool_thread *member = &p->members[p->started];
     member->pool = p;

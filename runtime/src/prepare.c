@@ -91,7 +91,7 @@ void burnish_prepared_leave(const burnish_image *image) {
   burnish_prepared *p = image->prepared;
   if (!has_parts(image)) return;
   pthread_mutex_lock(&p->lock);
-  if (!--p->users) free_parts(image);
+  if (p->users && !--p->users) free_parts(image); /* none: an unprepare too many */
   pthread_mutex_unlock(&p->lock);
 }
 

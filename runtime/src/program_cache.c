@@ -95,6 +95,10 @@ void burnish_keep_program(const program_key *key, const unsigned char *data, siz
   snprintf(partial, sizeof partial, "%.*spartial-XXXXXX", (int)name, path);
   int descriptor = mkstemp(partial);
   FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+  if (!file && descriptor >= 0) {
+    close(descriptor);
+    unlink(partial);
+  }
   if (!file) return;
   int whole = fwrite(&header, sizeof header, 1, file) == 1 && fwrite(data, 1, bytes, file) == bytes;
   whole &= !fclose(file);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -479,6 +480,19 @@ def test_a_forked_child_is_told_that_it_cannot_run(driver, saved):
     calls = [lambda: module.run(feeds((0, 1, 2))), lambda: burnish.load(saved).run(feeds())]
     assert run_forked(calls, ask) == [None, None]
     check(module.run(feeds((0, 1, 2))), (0, 1, 2))
+
+
+def test_a_forked_child_lets_a_module_go_without_the_driver(driver, saved):
+    held = [burnish.load(saved)]
+    check(held[0].run(feeds()))
+
+    def let_go(_: object) -> str | None:
+        held.clear()
+        gc.collect()
+        return driver.violations or None
+
+    assert run_forked([None], let_go) == [None]
+    check(held[0].run(feeds()))
 
 
 @pytest.mark.parametrize(("code", "kind"), [(46, ToolError), (OUT_OF_MEMORY, NoMemoryError)])

@@ -207,6 +207,8 @@ int main(int argc, char **argv) {
   REFUSED(model->pool_create(1, NULL, &error));
   REFUSED(burnish_open(argv[1], &opening, &file, &error));
   REFUSED(burnish_open(NULL, NULL, &file, &error));
+  burnish_close(&file);
+  burnish_close(NULL);
   EXPECT(model->create(model, NULL, NULL, NULL) == BURNISH_BAD_ARGUMENT);
 
   EXPECT(!model->prepare(model, NULL, &error) && !model->prepare(model, NULL, NULL));
@@ -239,6 +241,7 @@ int main(int argc, char **argv) {
   EXPECT(!model->create(model, NULL, &context, &error) && !model->run(context));
   model->destroy(context);
   model->unprepare(model);
+  model->unprepare(model); /* once too often */
   EXPECT(!model->create(model, NULL, &context, &error) && !model->run(context)); /* which prepares anew */
   model->destroy(context);
   return failed;
