@@ -230,7 +230,8 @@ def this_opencl() -> Target:
         raise InputError(
             f"target opencl: {device} runs work-groups of {device.block_threads}; expected {LEAST_BLOCK}"
         )
-    threads, shared = min(device.block_threads, 256), min(device.shared, 64 * KIB)
+    threads = 1 << (min(device.block_threads, 256).bit_length() - 1)  # which are halved to add up
+    shared = min(device.shared, 64 * KIB)
     gpu = replace(generic.gpu, units=device.units, block_threads=threads, shared=shared)
     return replace(generic, cpu=device.name, gpu=gpu)
 

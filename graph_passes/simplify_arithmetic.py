@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ..compiler.ir.graph import Node
@@ -36,9 +38,13 @@ def neutral(r: Rewriter, node: Node) -> str | None:
 
 @rule("x - c => x + (-c)", Binary)
 def subtract_constant(r: Rewriter, node: Node) -> str | None:
+    """Not of a product: added, it would not be rounded (`contract` in llvm_scalar)."""
     x, c = node.inputs
     array = r.const(c)
     if node.op.fn != "sub" or array is None or r.const(x) is not None:
+        return None
+    made = r.made_by(x, Binary)
+    if made is not None and made.op.fn == "mul" and r.type_of(x).dtype.is_float:
         return None
     return r.emit(Binary("add"), x, r.constant(np.negative(array), c))
 
@@ -64,9 +70,11 @@ def combine_constants(r: Rewriter, node: Node) -> str | None:
     left, right = r.const(inner.inputs[1]), r.const(b)
     if left is None or right is None:
         return None
+    if prod(np.broadcast_shapes(left.shape, right.shape)) > max(left.size, right.size):
+        return None
     with np.errstate(all="ignore"):
         both = BINARY[node.op.fn].numpy(wide_array(left), wide_array(right))
-    if both.size > max(left.size, right.size) or not _keeps_range(left, right, both):
+    if not _keeps_range(left, right, both):
         return None
     lost = {"add": _cancels, "mul": _vanishes}.get(node.op.fn)
     if lost and lost(left, right, both):

@@ -20,6 +20,7 @@ from ..compiler.ops.movement import Reshape, Slice, Transpose
 from .rewrite import Rewriter, rule
 
 _MOVES = (Slice, Reshape, Transpose)
+MOST_GROWTH = 4  # of weights: phases that have fewer taps than others are filled with zeros
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def by_phases(r: Rewriter, node: Node) -> str | None:
     sizes = r.type_of(x).dims[2:]
     each = (sizes, op.sizes, w.shape[2:], op.strides, op.pads, op.dilations)
     axes = [_Axis(*numbers) for numbers in zip(*each)]
-    if not all(axis.fits for axis in axes):
+    grown = prod(a.taps * a.stride for a in axes)
+    if not all(axis.fits for axis in axes) or grown > MOST_GROWTH * prod(a.kernel for a in axes):
         return None
     conv = Conv(
         (1,) * len(axes),

@@ -214,23 +214,19 @@ class Scalars:
 
     def binary(self, e: Binary) -> Operand:
         dtype = e.a.dtype
-        if e.op in ("add", "sub") and dtype.is_float:
+        if e.op == "add" and dtype.is_float:
             fused = self.contract(e)
             if fused is not None:
                 return fused
         return self.arithmetic(e.op, self.expr(e.a), self.expr(e.b), dtype)
 
     def contract(self, e: Binary) -> Operand | None:
-        """a·b + c and c - a·b as one fused multiply-add, where the target has it; not c - a·a, as
-        `llvm_scalar` says."""
+        """a·b + c as one fused multiply-add, where the target has it; no difference, as in `llvm_scalar`."""
         for product, addend in ((e.a, e.b), (e.b, e.a)):
             if not (self.has_fma and isinstance(product, Binary) and product.op == "mul"):
                 continue
-            if e.op == "sub" and (product is e.a or product.a == product.b):
-                continue
             x, y, c = (self.expr(v) for v in (product.a, product.b, addend))
-            sign = "-" if e.op == "sub" else ""
-            return Operand(f"fma({sign}{x.inner}, {y.text}, {c.text})", c.type, True)
+            return Operand(f"fma({x.inner}, {y.text}, {c.text})", c.type, True)
         return None
 
     def arithmetic(self, op: str, a: Operand, b: Operand, dtype: DType) -> Operand:

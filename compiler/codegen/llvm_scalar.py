@@ -90,7 +90,7 @@ class Scalars(Words):
 
     def binary(self, e: Binary) -> Value:
         dtype = e.a.dtype
-        if e.op in ("add", "sub") and dtype.is_float:
+        if e.op == "add" and dtype.is_float:
             fused = self.contract(e)
             if fused is not None:
                 return fused
@@ -130,23 +130,19 @@ class Scalars(Words):
         return self.integer(e.op, a, b, dtype)
 
     def contract(self, e: Binary) -> Value | None:
-        """a·b ± c as one fused multiply-add; a constant-zero factor (a padding tap) drops out. Not c - a·a: a
-        variance by E[x²] - E[x]² that is 0 would be less, for the product is not rounded as E[x²] is."""
+        """a·b + c as one fused multiply-add; a constant-zero factor (a padding tap) drops out. No difference:
+        what is 0 where both sides are rounded (x - floor(x/y)·y, E[x²] - E[x]²) would be less than 0 where
+        one is not, and its root no number."""
         for product, addend in ((e.a, e.b), (e.b, e.a)):
             if not (isinstance(product, Binary) and product.op == "mul"):
                 continue
-            if e.op == "sub" and (product is e.a or product.a == product.b):
-                continue  # of a·b - c LLVM folds the negation itself
             x = self.expr(product.a)
             if is_zero(x):
                 return self.expr(addend)
             y = self.expr(product.b)
             if is_zero(y):
                 return self.expr(addend)
-            c = self.expr(addend)
-            if e.op == "sub":
-                x = self.fn.assign(f"fneg {x.typed}", x.dtype, x.lanes)
-            return self.fma(x, y, c)
+            return self.fma(x, y, self.expr(addend))
         return None
 
     def accumulate(self, e: Binary) -> Value | None:

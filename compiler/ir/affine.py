@@ -78,12 +78,16 @@ def _collect(e: Expr, scale: int, terms: dict[Expr, int]) -> int:
     return 0
 
 
-def bounds(e: Expr, ranges: Mapping[str, Range]) -> Range:
-    """The least and greatest value that `e` can take; unknown variables and what may wrap are unbounded."""
+def bounds(e: Expr, ranges: Mapping[str, Range], known: dict[int, Range] | None = None) -> Range:
+    """The least and greatest value that `e` can take; unknown variables and what may wrap are unbounded.
+    `known` are those of parts of one expression in the same ranges, by id: one may stand there many times."""
+    known = {} if known is None else known
     form = linear(e)
     lo = hi = form.offset
     for atom, c in form.terms:
-        a, b = _atom_bounds(atom, ranges)
+        if id(atom) not in known:
+            known[id(atom)] = _atom_bounds(atom, ranges, known)
+        a, b = known[id(atom)]
         lo += a * c if c > 0 else b * c
         hi += b * c if c > 0 else a * c
     computed = form.terms != ((e, 1),)
@@ -92,27 +96,27 @@ def bounds(e: Expr, ranges: Mapping[str, Range]) -> Range:
     return max(lo, -_BIG), min(hi, _BIG)
 
 
-def _atom_bounds(e: Expr, ranges: Mapping[str, Range]) -> Range:
+def _atom_bounds(e: Expr, ranges: Mapping[str, Range], known: dict[int, Range]) -> Range:
     match e:
         case Var(name=n):
             return ranges.get(n, (-_BIG, _BIG))
         case Binary(op="floordiv", a=a, b=Const(value=d)) if d > 0:
-            lo, hi = bounds(a, ranges)
+            lo, hi = bounds(a, ranges, known)
             return lo // int(d), hi // int(d)
         case Binary(op="mod", a=a, b=Const(value=d)) if d > 0:
-            lo, hi = bounds(a, ranges)
+            lo, hi = bounds(a, ranges, known)
             return (lo, hi) if lo >= 0 and hi < d else (0, int(d) - 1)
         case Binary(op="min", a=a, b=b):
-            (la, ha), (lb, hb) = bounds(a, ranges), bounds(b, ranges)
+            (la, ha), (lb, hb) = bounds(a, ranges, known), bounds(b, ranges, known)
             return min(la, lb), min(ha, hb)
         case Binary(op="max", a=a, b=b):
-            (la, ha), (lb, hb) = bounds(a, ranges), bounds(b, ranges)
+            (la, ha), (lb, hb) = bounds(a, ranges, known), bounds(b, ranges, known)
             return max(la, lb), max(ha, hb)
         case Select(then=a, other=b):
-            (la, ha), (lb, hb) = bounds(a, ranges), bounds(b, ranges)
+            (la, ha), (lb, hb) = bounds(a, ranges, known), bounds(b, ranges, known)
             return min(la, lb), max(ha, hb)
         case Call(op="checked", args=(_, n)):
-            return 0, max(bounds(n, ranges)[1] - 1, 0)
+            return 0, max(bounds(n, ranges, known)[1] - 1, 0)
     return -_BIG, _BIG
 
 

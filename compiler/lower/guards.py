@@ -77,7 +77,7 @@ def _tighten_loop(st: For, store: Store, outer: frozenset[str]) -> For:
     identity = _identity(value.op, value.dtype)
     begin, end = st.begin, st.end
     removed: set[Expr] = set()
-    for guard in _skipping_guards(value.b, value.op, identity):
+    for guard in _skipping_guards(value.b, value.op, identity, set()):
         for cond in conjuncts(guard):
             names = s.variables(cond)
             if st.var not in names or not names <= outer | {st.var}:
@@ -112,17 +112,20 @@ def _identity(op: str, dtype: DType) -> Expr | None:
     return None
 
 
-def _skipping_guards(e: Expr, op: str, identity: Expr | None) -> list[Expr]:
+def _skipping_guards(e: Expr, op: str, identity: Expr | None, seen: set[int]) -> list[Expr]:
     """Conditions without which the update changes nothing: select(c, x, 0) as a factor of a sum, or
-    select(c, x, identity).
+    select(c, x, identity). Objects in `seen`, by id, are passed over: one may be a factor many times.
     """
+    if id(e) in seen:
+        return []
+    seen.add(id(e))
     if isinstance(e, Select) and identity is not None and e.other == identity:
-        return [e.cond, *_skipping_guards(e.then, op, identity)]
+        return [e.cond, *_skipping_guards(e.then, op, identity, seen)]
     if op == "add" and isinstance(e, Binary) and e.op == "mul":
-        return _skipping_guards(e.a, op, identity) + _skipping_guards(e.b, op, identity)
+        return _skipping_guards(e.a, op, identity, seen) + _skipping_guards(e.b, op, identity, seen)
     if op == "add" and isinstance(e, s.Cast) and e.value.dtype.is_integer == e.type.is_integer:
         zero = s.const(0, e.value.dtype)
-        return _skipping_guards(e.value, op, zero)
+        return _skipping_guards(e.value, op, zero, seen)
     return []
 
 

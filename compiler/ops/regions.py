@@ -17,10 +17,12 @@ from ..ir.types import F32, I64, DType, TensorType
 from .base import Op
 from .programs import allocated, get, nest, program_buffers, put, register
 from .shapes import fail, wide
-from .window import high, output_sizes, spatial_names
+from .window import check_windows, high, output_sizes, spatial_names
 
 MOST_SAMPLES = 1 << 14
 """Of a bin along an axis: regions that are larger are no regions, but numbers that overflowed."""
+LEAST_WORK = 128
+"""Elements whose memory says what a sample costs the reference in time."""
 ROI, C, PH, PW, IY, IX = (Var(n) for n in ("roi", "c", "ph", "pw", "iy", "ix"))
 
 
@@ -29,8 +31,8 @@ class RoiAlign(Op):
     """Mean (or maximum) of bilinear samples in each of height × width bins of each region.
 
     Inputs x (batch, channels, h, w), rois (count, 4) as x1, y1, x2, y2, and the batch index of each.
-    `sampling` samples per bin and axis, 0: as many as the bin has elements; more than MOST_SAMPLES are an
-    error of the run. `shift` moves regions by half an element. As in ONNX, the maximum is taken over the
+    `sampling` samples per bin and axis, 0: as many as the bin has elements, where more than MOST_SAMPLES are
+    an error of the run. `shift` moves regions by half an element. As in ONNX, the maximum is taken over the
     samples' four weighted neighbours, not over their sums.
     """
 
@@ -46,12 +48,14 @@ class RoiAlign(Op):
             fail(f"input {x} and regions {rois}: expected floats of one type and 4 axes, none empty")
         if rois.rank != 2 or rois.dims[1] != 4 or batch.dims != rois.dims[:1] or not batch.dtype.is_integer:
             fail(f"regions {rois} and batch indices {batch}: expected [n, 4] and [n] integers")
-        if self.mode not in ("avg", "max") or min(self.height, self.width) < 1 or self.sampling < 0:
+        sound = 0 <= self.sampling <= MOST_SAMPLES and min(self.height, self.width) >= 1
+        if self.mode not in ("avg", "max") or not sound:
             fail(f"mode {self.mode!r} with {self.height}×{self.width} bins and {self.sampling} samples")
         return (TensorType(x.dtype, (rois.dims[0], x.dims[1], self.height, self.width)),)
 
     def reference(self, x: np.ndarray, rois: np.ndarray, batch: np.ndarray) -> tuple[np.ndarray, ...]:
         y = np.zeros((len(rois), x.shape[1], self.height, self.width))
+        samples = 0
         for r, image in enumerate(batch):
             if not 0 <= image < x.shape[0]:
                 raise IndexError(f"batch index {image} of {x.shape[0]}")
@@ -60,6 +64,10 @@ class RoiAlign(Op):
             sizes = sizes if self.shift else np.maximum(sizes, 1)
             bins = sizes / (self.height, self.width)
             counts = [self.sampling or max(int(np.ceil(size)), 0) for size in bins]
+            if max(counts) > MOST_SAMPLES:
+                raise IndexError(f"{max(counts)} samples of a bin, at most {MOST_SAMPLES}")
+            samples += prod((self.height, self.width, *counts))
+            check_windows(samples * max(4 * x.shape[1], LEAST_WORK))
             for ph, pw in np.ndindex(self.height, self.width):
                 values = [
                     self._corners(

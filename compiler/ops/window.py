@@ -159,6 +159,11 @@ def window_limit(nbytes: int) -> Iterator[None]:
         _limit.reset(before)
 
 
+def check_windows(elements: int) -> None:
+    if 8 * elements > _limit.get():
+        raise MemoryError("the windows of an operator that is evaluated when compiling")
+
+
 def windows(
     x: np.ndarray,
     kernel: Sequence[int],
@@ -175,8 +180,7 @@ def windows(
         need = (outs[a] - 1) * strides[a] + (kernel[a] - 1) * dilations[a] + 1
         widths.append((pads[a], max(need - pads[a] - x.shape[2 + a], 0)))
     sizes = (*x.shape[:2], *(n + sum(pair) for n, pair in zip(x.shape[2:], widths[2:])))
-    if 8 * max(math.prod(sizes), math.prod((*x.shape[:2], *outs, *kernel))) > _limit.get():
-        raise MemoryError("the windows of an operator that is evaluated when compiling")
+    check_windows(max(math.prod(sizes), math.prod((*x.shape[:2], *outs, *kernel))))
     padded = np.pad(x, widths, constant_values=fill)
     spans = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations))
     if 0 in outs or 0 in padded.shape:

@@ -394,7 +394,7 @@ class _Builder:
             return Load(self.o.weights.name, index, F32)
 
         zero = [Store("tile_acc", sums(part).index, s.const(0.0, F32)) for part in (0, 1)]
-        real = sums(0) + spectrum(0) * weight(0) - spectrum(1) * weight(1)
+        real = sums(0) + spectrum(0) * weight(0) + -spectrum(1) * weight(1)  # multiply-adds
         imaginary = sums(1) + spectrum(0) * weight(1) + spectrum(1) * weight(0)
         update = [Store("tile_acc", sums(0).index, real), Store("tile_acc", sums(1).index, imaginary)]
         out: Body = tuple(
@@ -436,5 +436,5 @@ def _butterfly(a: Pair, b: Pair, factor: complex) -> tuple[Pair, Pair]:
         above, below = (ar - bi, ai + br), (ar + bi, ai - br)
         return (above, below) if d > 0 else (below, above)
     cos, sin = s.const(float(np.float32(c)), F32), s.const(float(np.float32(d)), F32)
-    tr, ti = br * cos - bi * sin, bi * cos + br * sin
+    tr, ti = -bi * sin + br * cos, bi * cos + br * sin
     return (ar + tr, ai + ti), (ar - tr, ai - ti)

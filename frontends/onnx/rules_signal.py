@@ -10,9 +10,11 @@ from ...compiler.ops.indexing import Gather
 from ...compiler.ops.matmul import MatMul
 from ...compiler.ops.movement import Pad, Reshape, Transpose
 from ...compiler.ops.shapes import axis_of, size_of, wide
-from ...errors import ModelError
+from ...errors import ModelError, UnsupportedError
 from .external_data import MAX_MADE_BYTES, checked_bytes, onnx_dtype
 from .registry import NodeContext, onnx
+
+MOST_BINS = 1 << 16  # of mel
 
 
 @onnx("DFT")
@@ -109,6 +111,8 @@ def mel_weight_matrix(c: NodeContext, *arguments: str):
     spectrum = length // 2 + 1
     dtype = onnx_dtype(c.attr("output_datatype", F32.code), c.label)
     checked_bytes(dtype, (spectrum, bins), c.label, MAX_MADE_BYTES)
+    if bins > MOST_BINS:
+        raise UnsupportedError(f"{c.label}: num_mel_bins is {bins}, at most {MOST_BINS} are supported")
     edges = np.linspace(_mel(low), _mel(high), bins + 2, endpoint=False)
     centres = ((length + 1) * (700 * (10 ** (edges / 2595) - 1)) // rate).astype(np.int64)
     table = np.zeros((spectrum, bins), dtype.numpy)

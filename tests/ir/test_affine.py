@@ -84,6 +84,14 @@ def test_decided_conditions_hold_everywhere_or_nowhere(cond, known):
     np.testing.assert_array_equal(everywhere(simplify(cond, known), known), values)
 
 
+def test_an_expression_that_has_a_part_many_times():
+    """2 ** 100 times, if each were looked at."""
+    e = Var("i")
+    for _ in range(100):
+        e = Binary("max", e, e)
+    assert bounds(e, {"i": (0, 5)}) == (0, 5)
+
+
 def test_only_arithmetic_on_what_is_read_wraps():
     x = s.Load("x", (s.const(0),), I64)
     assert bounds(s.maximum(s.minimum(x, 15), 0), {}) == (0, 15)

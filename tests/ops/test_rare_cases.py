@@ -141,6 +141,36 @@ def test_a_variance_that_is_zero_is_not_less() -> None:
     assert burnish.compile(model, cache=False).run({"x": x})["v"].tolist() == [[0], [0]]
 
 
+def test_a_remainder_that_is_zero_is_not_less() -> None:
+    """x - floor(x / y) · y, as exporters write x % y, of a product that is rounded to x; and a·b - c·d."""
+    make = onnx.helper.make_node
+    nodes = [make("Div", ["x", "y"], ["q"]), make("Floor", ["q"], ["n"]), make("Mul", ["n", "y"], ["m"]),
+             make("Sub", ["x", "m"], ["r"]), make("Sqrt", ["r"], ["s"]), make("Mul", ["x", "y"], ["a"]),
+             make("Mul", ["z", "y"], ["b"]), make("Sub", ["a", "b"], ["d"])]  # fmt: skip
+    infos = [onnx.helper.make_tensor_value_info(n, 1, (17,)) for n in "xyzrsd"]
+    graph = onnx.helper.make_graph(nodes, "g", infos[:3], infos[3:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    x, y = (np.full(17, value, np.float32) for value in (2.1, 0.7))
+    found = burnish.compile(model, cache=False).run({"x": x, "y": y, "z": x})
+    for value in found.values():
+        np.testing.assert_array_equal(value, 0)
+
+
+@pytest.mark.parametrize("size", [1e7, 16e3])
+def test_regions_that_are_too_large_are_left_to_the_run(size: float) -> None:
+    arrays = f32(1, 1, 4, 4), np.array([[0, 0, 16e3, size]], np.float32), np.array([0])
+    constants = [onnx.numpy_helper.from_array(a, n) for a, n in zip(arrays, ("image", "rois", "batch"))]
+    nodes = [onnx.helper.make_node("RoiAlign", ["image", "rois", "batch"], ["a"]),
+             onnx.helper.make_node("Add", ["a", "x"], ["y"])]  # fmt: skip
+    infos = [onnx.helper.make_tensor_value_info(n, 1, (1, 1, 1, 1)) for n in "xy"]
+    graph = onnx.helper.make_graph(nodes, "g", infos[:1], infos[1:], constants)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    module = burnish.compile(model, cache=False)
+    if size > 1e6:
+        with pytest.raises(burnish.RunError, match="index is out of range"):
+            module.run({"x": f32(1, 1, 1, 1)})
+
+
 def test_places_of_windows_in_the_padding() -> None:
     """Of a window that is all padding they are in its own plane."""
     x = np.arange(4, dtype=np.float32).reshape(1, 2, 2)

@@ -269,6 +269,22 @@ CASES = {
 }
 
 
+def test_constants_that_would_be_a_large_one_together_stay_apart():
+    large = 1 << 20
+
+    def body(g, x):
+        return binary(g, "add", binary(g, "add", x, f32(large, 1)), f32(1, large))
+
+    before = make({"x": "f32[1,1]"}, body)
+    assert op_names(simplify(before, Counter())) == ["Binary", "Binary"]
+
+
+def test_what_is_subtracted_from_a_product_is_not_added():
+    """A product and a sum are one multiply-add, which rounds once."""
+    before = make(X, lambda g, x: binary(g, "sub", binary(g, "mul", x, f32(4, 5, 5)), num(2)))
+    assert [node.op.fn for node in simplify(before, Counter()).nodes] == ["mul", "sub"]
+
+
 def test_every_rule_has_a_case():
     equations = [rule.equation for rule in RULES]
     assert len(set(equations)) == len(equations)

@@ -344,5 +344,17 @@ CASES: dict[str, Case] = {
     ),
     "shape computed from an input": (computed_shape(), {}, NeedsValueError, ("'reshape' (Reshape)", "'s'")),
     "condition from an input": (open_condition(), {}, NeedsValueError, ("'choice' (If)", "'c'")),
+    "too many filters": (
+        model(
+            [node("MelWeightMatrix", [*"nlrab"], ["y"], name="mel")],
+            [X],
+            [untyped("y")],
+            [weight(n, v, np.int64) for n, v in zip("nlr", (60_000_000, 1, 8000))]
+            + [weight(n, v) for n, v in zip("ab", (0.0, 1.0))],
+        ),
+        {},
+        UnsupportedError,
+        ("'mel' (MelWeightMatrix)", "num_mel_bins is 60000000"),
+    ),
     "endless loop": (endless_loop(), {}, UnsupportedError, ("'forever' (Loop)", "iterations")),
 }
