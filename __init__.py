@@ -18,15 +18,22 @@ _EXPORTS = {
     "BurnishError": "errors",
     "ModelError": "errors",
     "UnsupportedError": "errors",
+    "NeedsValueError": "errors",
     "InputError": "errors",
+    "InfeasibleError": "errors",
     "ToolError": "errors",
     "RunError": "errors",
+    "NoMemoryError": "errors",
+    "InternalError": "errors",
 }
+_MODULES = ("errors", "onnx_backend")
 
 __all__ = [*_EXPORTS, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f".{name}", "burnish")
     if name not in _EXPORTS:
         raise AttributeError(f"module 'burnish' has no attribute {name!r}")
     return getattr(import_module(f".{_EXPORTS[name]}", "burnish"), name)

@@ -175,7 +175,8 @@ def _step(step: Step) -> binding.StepInfo:
 
 
 def load(path: str | Path, threads: int | None = None, verify_digest: bool = False) -> Module:
-    """A module from its file; InputError if it is damaged, of another version, or needs another CPU.
+    """A module from its file; InputError if it is damaged, of another version, or needs another CPU,
+    ToolError if it needs a driver that is not there, NoMemoryError if its weights do not fit.
 
     threads  how many its runs take (default: all cores)
     """

@@ -88,15 +88,16 @@ def compile(
     memory_limit  bytes that weights in use, arena and scratch memory of all `threads` may take together
     precision what factors of products may be rounded to on a GPU with tensor cores: "tf32", "f16" or "bf16"
     log      is told of every step; by default it follows BURNISH_DEBUG
+
+    ModelError for a model that contradicts itself, UnsupportedError for what Burnish lacks (NeedsValueError
+    where `values` would help), InputError for wrong arguments, InfeasibleError where no plan keeps the memory
+    limit, ToolError where a compiler or driver is missing.
     """
     log = log or Log()
     known = records_path(records, measure)
     machine = get_target(target)
     options = plan_options(machine, plan, accuracy, memory_limit, precision)
-    if machine.gpu and weights == "compact":
-        raise UnsupportedError(
-            f"target {machine.name}: weights are packed when compiling; expected weights='packed'"
-        )
+    require_options(machine, weights, measure)
     workers = 1 if machine.gpu else thread_count(threads) or host_threads()
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
     costs = predict
@@ -150,8 +151,28 @@ def records_path(records: str | Path | None, measure: bool) -> Path | None:
         return default_path() if measure else None
     path = file_path(records)
     if not measure and not path.is_file():
-        raise InputError(f"there is no file {str(path)!r}; expected records (.jsonl), as of `burnish tune`")
+        wrong = f"{str(path)!r} is no regular file" if path.exists() else f"there is no file {str(path)!r}"
+        raise InputError(f"{wrong}; expected records (.jsonl), as of `burnish tune`")
     return path
+
+
+def require_options(target: Target, weights: str, measure: bool) -> None:
+    """UnsupportedError or InputError for what cannot be had of a target."""
+    if target.gpu and weights == "compact":
+        raise UnsupportedError(
+            f"target {target.name}: weights are packed when compiling; expected weights='packed'"
+        )
+    if measure:
+        require_measurable(target)
+
+
+def require_measurable(target: Target) -> None:
+    if target.gpu:
+        find_gpu(target)
+    elif not runs_here(target):
+        raise InputError(
+            f"target {target.name} does not run on this machine, so nothing can be measured for it"
+        )
 
 
 def predict(graph: Graph, target: Target, threads: int, options: PlanOptions) -> Cost:
@@ -216,12 +237,8 @@ def price(
     What they do not say is measured on this machine, once, and remembered; or else predicted. A global plan
     by measured costs is compared with the predicted one in the network, and given up if it is not faster.
     """
-    if measure and target.gpu:
-        find_gpu(target)
-    elif measure and not runs_here(target):
-        raise InputError(
-            f"target {target.name} does not run on this machine, so nothing can be measured for it"
-        )
+    if measure:
+        require_measurable(target)
     evict = evicting_bytes(graph, target)
     known = MeasuredCosts(records, target, threads, progress, measure=measure, evict=evict)
     copy = partial(conversion_task, target=target, threads=threads)

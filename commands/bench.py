@@ -15,7 +15,7 @@ import datetime
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,7 +30,7 @@ from .flops import count_flops
 from .intervals import Interval, median_interval
 from .machine import Limits, Machine, describe_machine, measure_limits
 from .peers import Network, OnnxRuntime, Peer, Runner
-from .peers.base import least_tolerance
+from .peers.base import TOLERANCE, least_tolerance
 
 MakeInputs = Callable[[onnx.ModelProto, int], Mapping[str, np.ndarray]]
 
@@ -44,9 +44,10 @@ MOST_REPEATS = 200_000
 class Row:
     """One contestant on one network with one number of threads.
 
-    `seconds` holds one inference's time in each round. `speed` is the time of the fastest right peer of the
-    precision `rivals` over this row's (above 1: this row is faster), with the interval of its median; None on
-    a failed row and where there is no peer. `reason` says why a row failed.
+    `seconds` holds one inference's time in each round. `speed` is the time of the fastest right peer over
+    this row's (above 1: this row is faster), with the interval of its median; None on a failed row and where
+    there is no peer. That peer's precision is `rivals`: a subject's own or a more exact one; f32 for peers.
+    `reason` says why a row failed.
     """
 
     contestant: str
@@ -63,6 +64,11 @@ class Row:
     algorithm: str = ""  # which the contestant chose, where it says so
     tuning_seconds: float | None = None  # before it was prepared
     rivals: str = "f32"  # precision of the peers that it is compared with
+
+    @property
+    def failed(self) -> bool:
+        """Not so if there was nothing to measure it on."""
+        return self.reason is not None and not self.reason.startswith(NOT_MEASURED)
 
 
 @dataclass(frozen=True)
@@ -407,20 +413,19 @@ def _with_speeds(rows: Sequence[Row]) -> tuple[tuple[Row, ...], str | None]:
         for row in rows
     ]
     peers = [row for row in done if row.median_seconds and not row.subject]
-    fastest = {kind: _fastest(peers, kind) for kind in {"f32", *(row.precision for row in peers)}}
+    exact = tuple(TOLERANCE)
+    best = _fastest(peers, exact[:1])
 
     def compared(row: Row) -> Row:
-        kind = row.precision if row.subject and fastest.get(row.precision) else "f32"
-        base = fastest[kind]
+        base = _fastest(peers, exact[: exact.index(row.precision) + 1]) if row.subject else best
         if row.median_seconds is None or base is None:
             return row
         ratios = [theirs / own for theirs, own in zip(base.seconds, row.seconds)]
-        return replace(row, rivals=kind, speed=median_interval(ratios))
+        return replace(row, rivals=base.precision, speed=median_interval(ratios))
 
-    best = fastest["f32"]
     return tuple(map(compared, done)), best.contestant if best else None
 
 
-def _fastest(peers: Sequence[Row], precision: str) -> Row | None:
-    those = [row for row in peers if row.precision == precision]
+def _fastest(peers: Sequence[Row], precisions: Collection[str]) -> Row | None:
+    those = [row for row in peers if row.precision in precisions]
     return min(those, key=lambda row: row.median_seconds.middle, default=None)  # type: ignore[union-attr]

@@ -18,7 +18,7 @@ from rich.status import Status
 
 from ..compiler.cuda_device import CudaDevice, is_usable
 from ..compiler.target import Target, get_target
-from ..errors import InputError
+from ..errors import BurnishError, InputError
 from ..graph_passes.plan_layout import PRECISIONS
 from ..module import Module
 from ..op_tuner.child import ChildEnded, answer_of
@@ -136,7 +136,8 @@ def command(
     All run in one process, in turns, on the same inputs, threads and precision; outputs are checked first.
     For an AArch64 --target on another machine, instructions are counted instead, under an emulator. For a
     CUDA --target all run on the GPU, where inputs and outputs lie, too. Rows that cannot be measured say why,
-    which is no error: the exit code is 0.
+    which is no error, nor is a failure of another library; what Burnish cannot compile, or gives wrong
+    results for, is one: the exit code is 1.
     """
     for path in (json_file, markdown, html):
         if path:
@@ -209,6 +210,10 @@ def command(
         write_file(markdown, report.to_markdown())
     if html:
         write_file(html, report.to_html())
+    if failed := [row for group in result.groups for row in group.rows if row.subject and row.failed]:
+        raise BurnishError(
+            f"{len(failed)} of our own rows failed; {failed[0].contestant}: {failed[0].reason}"
+        )
 
 
 def _counted(

@@ -47,6 +47,10 @@ class CountRow:
     algorithm: str = ""
 
     @property
+    def failed(self) -> bool:
+        return self.reason is not None
+
+    @property
     def instructions(self) -> float | None:
         return self.counts.get("instructions")
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .bench import NOT_MEASURED, BenchResult, Group, Row, place
+from .bench import BenchResult, Group, Row, place
 from .intervals import Interval
 from .report import Report, Section
 
@@ -105,9 +105,7 @@ def summary(result: BenchResult) -> list[str]:
     rows = [row for group in result.groups for row in group.rows if row.median_seconds]
     if rows:
         mixed = any(row.rivals != "f32" for row in rows)
-        rival = (
-            "time of the fastest peer of our precision, else of f32," if mixed else "fastest f32 peer's time"
-        )
+        rival = "time of the fastest peer that rounds no more" if mixed else "fastest f32 peer's time"
         coverage = min(row.median_seconds.coverage for row in rows if row.median_seconds)
         lines.append(
             f"ms: one inference, median over rounds; intervals hold the true median with {coverage:.0%} "
@@ -145,7 +143,7 @@ _SENTENCES = {
 def verdict(row: Row) -> str:
     """faster, tie, slower, alone (no peer ran), failed or absent (nothing to measure it on)."""
     if row.median_seconds is None:
-        return "absent" if (row.reason or "").startswith(NOT_MEASURED) else "failed"
+        return "failed" if row.failed else "absent"
     if row.speed is None:
         return "alone"
     if abs(row.speed.middle - 1) < TIE or row.speed.low <= 1 <= row.speed.high:

@@ -14,8 +14,9 @@ from ..errors import InputError
 from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.plan_layout import MODES
 from ..graph_passes.setup import WEIGHTS
-from ..pipeline import Module, optimise, passes, plan_options
-from .files import check_folder, check_writable, megabytes
+from ..pipeline import Module, optimise, passes, plan_options, require_options
+from ..runtime.build import module_symbol
+from .files import check_folder, check_header, check_writable, megabytes
 from .options import (
     ACCURACY,
     MEASURE,
@@ -94,7 +95,7 @@ def command(
     """
     start = time.perf_counter()
     source = find_source(model, dims, only_model=True, values=values)
-    log = Log(check_folder(dump) if dump else None)
+    machine = get_target(target)
     tuning = {"trials": trials, "budget": budget} if trials is not None or budget is not None else {}
     if stop_after:
         if measure or tuning or records or weights != WEIGHTS[0]:
@@ -102,11 +103,11 @@ def command(
                 "--stop-after shows the graph by predicted costs; leave out --measure, --tune, --budget, "
                 "--records, --weights"
             )
-        machine = get_target(target)
         workers = workers_of(machine, threads)
         known = ["import", *passes(machine, workers)]
         if stop_after not in known:
             raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")
+        log = Log(check_folder(dump) if dump else None)
         graph = log.step("import", lambda: import_onnx(source.model, shapes=shapes, dims=dims))
         if stop_after != "import":
             graph = optimise(
@@ -122,15 +123,19 @@ def command(
     if output is None:
         raise InputError("where to? give a file to write with -o, such as -o model.so")
     check_writable(output, (".so", ".a"))
+    module_symbol(output, output.suffix[1:])
     if output.suffix == ".a":
-        check_writable(output.with_suffix(".h"))
+        check_header(output.with_suffix(".h"))
+    require_options(machine, weights, measure)
+    log = Log(check_folder(dump) if dump else None)
     planning = {"target": target, "plan": plan, "accuracy": accuracy}
     planning |= {"precision": precision, "memory_limit": memory_limit}
     if tuning:
         if records is not None:
             check_writable(records, (".jsonl",))
         how = {"shapes": shapes, "dims": dims, "records": records, **tuning, **planning}
-        records = tune_first(source.name, source.model, threads, **how).records
+        found = tune_first(source.name, source.model, threads, **how)
+        records, threads = found.records, found.threads
     how = {"measure": measure, "records": records, "weights": weights, "cache": cache, "log": log}
     module = open_module(source, shapes, dims, threads, **how, **planning)
     module.save(output)

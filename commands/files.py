@@ -33,6 +33,13 @@ def check_writable(path: Path, suffixes: Iterable[str] = ()) -> Path:
     return path
 
 
+def check_header(path: Path) -> Path:
+    """`path`, if a module's header can be put there; InputError if that would replace something else."""
+    if path.is_file() and b"\nextern const burnish_api burnish_" not in path.read_bytes():
+        raise InputError(f"{path} is no header of a module, and would be replaced by one: give another name")
+    return check_writable(path)
+
+
 def check_different(*paths: Path | None) -> None:
     """InputError if two of the files are one: what is written last would replace the other."""
     seen: set[Path] = set()

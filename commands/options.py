@@ -246,6 +246,9 @@ THREADS = click.option(
     metavar="N",
     help="Number of threads (default: all cores; GPUs take one).",
 )
+SEARCH_SEED = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the search."
+)
 SEED = click.option(
     "--seed",
     type=click.IntRange(min=0),

@@ -19,6 +19,7 @@ from ..op_tuner import features
 from ..op_tuner.collect import Collector, samples_of
 from ..op_tuner.hardware import this_hardware
 from ..op_tuner.measure import require_runnable
+from ..op_tuner.model import load_xgboost
 from ..op_tuner.pretrained import (
     About,
     Quality,
@@ -26,7 +27,6 @@ from ..op_tuner.pretrained import (
     chosen,
     fit,
     hold_out,
-    path_for,
     quality,
     read_samples,
     save,
@@ -48,7 +48,9 @@ LEAST, MOST = 8, 256
 
 @click.command("pretrain")
 @click.argument("networks", nargs=-1)
-@click.option("--samples", type=click.IntRange(min=2), default=64, show_default=True, help="Configs a task.")
+@click.option(
+    "--samples", type=click.IntRange(min=2), default=64, show_default=True, help="Configs of a task."
+)
 @click.option(
     "--budget",
     callback=parse_duration,
@@ -65,23 +67,37 @@ LEAST, MOST = 8, 256
     help="Numbers of threads that tasks are laid out for.",
 )
 @click.option(
-    "--folds", type=click.IntRange(min=2), default=8, show_default=True, help="Models that hold out."
+    "--folds",
+    type=click.IntRange(min=2),
+    default=8,
+    show_default=True,
+    help="Models, each of which holds a part of the tasks out.",
 )
 @click.option("--target", default="host", show_default=True, metavar="NAME", help="See `burnish targets`.")
-@click.option("-o", "output", type=click.Path(path_type=Path), metavar="FILE", help="Default: what ships.")
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="File to write; what ships is in op_tuner/data.",
+)
 @RECORDS
 def command(networks, samples, budget, no_measure, threads, folds, target, output, records):
     """Measure configs of the tasks of NETWORKS (default: the whole zoo), and fit a cost model to them.
 
     First every task is ranked by a model that has not seen it, nor any other of the same operator. Ctrl-C
-    ends measuring and keeps everything; the next `burnish pretrain` goes on from there.
+    keeps what was measured, and the next `burnish pretrain` goes on from there; `--no-measure` fits to it.
     """
     machine = get_target(target)
     require_runnable(machine)
-    output = check_writable(output or path_for(machine))
+    if machine.gpu:
+        raise InputError(f"target {target}: there is no learned model for GPUs")
+    check_writable(output)
     if records is not None:
         check_writable(records, (".jsonl",))
     check_different(output, records)
+    load_xgboost()
     known = Records(records, shipped=False)
     with show_progress() as progress:
         tasks = _tasks(zoo_networks(networks), machine, threads, progress)
@@ -127,7 +143,8 @@ def _measure(
     try:
         collector.run(budget)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; {collector.measured} measurements are kept", err=True)
+        click.echo(f"{collector.measured} measurements are kept", err=True)
+        raise
 
 
 def _samples(

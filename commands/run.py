@@ -36,7 +36,8 @@ def command(source, files, output, shapes, dims, values, target, cache, threads,
     found = find_source(source, dims, values=values)
     for path in files.values():
         if not path.is_file():
-            raise InputError(f"--input: there is no file {path}")
+            wrong = f"{path} is no regular file" if path.exists() else f"there is no file {path}"
+            raise InputError(f"--input: {wrong}")
     if output:
         check_folder(output)
     module = open_module(found, shapes, dims, threads, target=target, cache=cache)

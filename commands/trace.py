@@ -32,7 +32,11 @@ Rung = tuple[str, str, str]  # name, title, text
 @click.argument("model", required=False)
 @click.option("--op", metavar="NAME", help=f"A sample in place of a model: {', '.join(SAMPLES)}.")
 @click.option("--node", metavar="NAME", help="The ONNX node, by its name or one of its outputs.")
-@click.option("--stop-after", metavar="RUNG", help="import, a graph pass, or one of: " + ", ".join(RUNGS))
+@click.option(
+    "--stop-after",
+    metavar="RUNG",
+    help=f"onnx, import, a graph pass, fused, or one of: {', '.join(RUNGS)}",
+)
 @click.option("--target", default="host", show_default=True, metavar="NAME", help="See `burnish targets`.")
 @model_options
 @THREADS

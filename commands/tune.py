@@ -24,7 +24,7 @@ from .options import (
     MEMORY_LIMIT,
     PRECISION,
     RECORDS,
-    SEED,
+    SEARCH_SEED,
     THREADS,
     compile_line,
     model_options,
@@ -61,7 +61,7 @@ INTERRUPTED = 130  # exit code
     show_default=True,
     help="What the learned model is fitted to.",
 )
-@SEED
+@SEARCH_SEED
 @click.option("--target", default="host", show_default=True, metavar="NAME", help="See `burnish targets`.")
 @model_options
 @click.option(

@@ -39,15 +39,17 @@ def command(name, output, batch, image, seed):
     """List the built-in networks, or write network NAME as an .onnx file.
 
     Weights are random, from a seed, but of a scale that keeps activations in range; those of `digits` are
-    trained.
+    trained. Another model in NAME.onnx is replaced only if -o names it.
     """
     if name is None:
-        if output or image:
-            raise InputError("-o and --image are of one network: give its NAME")
+        if output or image or batch != 1:
+            raise InputError("-o, --image and --batch are of one network: give its NAME")
         for known in names():
             click.echo(known)
         return
     path = check_writable(output or Path(f"{name}.onnx"))
     data = build(name, seed=seed, batch=batch, image=image).SerializeToString(deterministic=True)
+    if output is None and path.is_file() and path.read_bytes() != data:
+        raise InputError(f"{path} is there, and is another model: name it with -o to replace it")
     write_file(path, data)
     click.echo(f"wrote {path}: {megabytes(len(data))}")

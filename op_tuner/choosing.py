@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 
 from ..compiler.kernel_task import KernelTask
+from ..errors import BurnishError
 from .chooser import Chooser, ChooserEnded, Elsewhere
 from .learner import Learner
 from .model import CostModel
@@ -58,8 +59,8 @@ class Choosing:
         if not self.failure:
             try:
                 return self._propose(strategy, count, elapsed, whole)
-            except ChooserEnded as error:
-                self.failure = str(error)
+            except Exception as error:  # of whatever chooses: measuring goes on without it
+                self._fails(error)
         return strategy.chance(count), None
 
     def _propose(
@@ -97,9 +98,13 @@ class Choosing:
         """Whether a strategy that was asked need not be waited for."""
         try:
             return bool(self.failure) or not isinstance(strategy, Elsewhere) or strategy.ready
-        except ChooserEnded as error:
-            self.failure = str(error)
+        except Exception as error:
+            self._fails(error)
             return True
+
+    def _fails(self, error: Exception) -> None:
+        known = isinstance(error, (BurnishError, ChooserEnded))
+        self.failure = ("" if known else f"{type(error).__name__}: ") + str(error).partition("\n")[0]
 
     def prepare(self, strategies: Sequence[Strategy]) -> None:
         """These are asked next, the first one first: what can be learnt of their spaces meanwhile is."""

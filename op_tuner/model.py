@@ -67,7 +67,7 @@ class CostModel:
         if objective not in OBJECTIVES:
             raise InputError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
         self.objective, self.base = objective, base
-        self._xgboost = _xgboost()
+        self._xgboost = load_xgboost()
         self._seed = seed
         self._parameters = {**PARAMETERS, "max_depth": depth, "seed": seed, "nthread": threads}
         self._rounds = rounds
@@ -170,7 +170,7 @@ def _useful(
     return rows[order], speeds[order], groups[order]
 
 
-def _xgboost() -> ModuleType:
+def load_xgboost() -> ModuleType:
     try:
         import xgboost
     except ImportError:

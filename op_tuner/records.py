@@ -23,7 +23,7 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -234,11 +234,10 @@ def _ends_line(handle: int, size: int) -> bool:
     return size <= 0 or os.pread(handle, 1, size - 1) == b"\n"
 
 
-def read(path: Path, start: int = 0, whole: bool = False) -> tuple[list[Record], int]:
+def read(path: Path, start: int = 0, whole: bool = False, strict: bool = True) -> tuple[list[Record], int]:
     """The records behind byte `start`, and where the next reading goes on: before a line without end, which
     somebody may be writing; of a `whole` file that is a line, too. A file that ends before `start` was begun
-    anew, and is read from its beginning.
-    """
+    anew, and is read from its beginning. InputError for a line that is no record, if `strict`."""
     try:
         with path.open("rb") as f:
             if f.seek(0, os.SEEK_END) < start:
@@ -248,13 +247,14 @@ def read(path: Path, start: int = 0, whole: bool = False) -> tuple[list[Record],
     except FileNotFoundError:
         return [], 0
     except OSError as error:
-        raise InputError(f"cannot read records from {path}: {error.strerror}") from error
+        raise InputError(f"cannot read records from {path}: {error.strerror or error}") from error
     end = len(data) if whole else data.rfind(b"\n") + 1
     found = []
     for number, line in enumerate(data[:end].decode("utf-8", "replace").split("\n"), 1):
         where = f"{path}, line {number}" if not start else f"{path}, line {number} behind byte {start}"
-        if line.strip() and (record := parse_record(line, where)) is not None:
-            found.append(record)
+        with nullcontext() if strict else suppress(InputError):
+            if line.strip() and (record := parse_record(line, where)) is not None:
+                found.append(record)
     return found, start + end
 
 
@@ -276,7 +276,7 @@ class Records:
         for file in sorted(SHIPPED.glob("*.jsonl")) if shipped else ():
             self._take(read(file)[0])
         if own:
-            self.refresh()
+            self.refresh(strict=True)
 
     def __iter__(self) -> Iterator[Record]:
         for found in self._by_task.values():
@@ -296,9 +296,9 @@ class Records:
             self._by_task.setdefault(record.task, []).append(record)
             self._without_work.append(record)
 
-    def refresh(self) -> None:
-        """Takes up what was appended to the file since, by whichever process."""
-        found, self._at = read(self.path, self._at)
+    def refresh(self, strict: bool = False) -> None:
+        """Takes up what was appended since, by another version perhaps, whose lines end no tuning."""
+        found, self._at = read(self.path, self._at, strict=strict)
         self._take(found)
 
     def add(self, *records: Record) -> None:

@@ -451,7 +451,8 @@ class Tuner:
                 self.confirming.failure = LATE if done else UNKNOWN
                 return
             network = self._network()
-            if (done or brought) and self._left_over() < self.confirming.shortest(network):
+            over = 0.0 if self._budget is None or done or brought else CONFIRMING * self._budget
+            if self._left_over() + over < self.confirming.shortest(network):
                 if self.confirming.expected(self.tasks, network):
                     self.confirming.failure = LATE
                 return

@@ -111,7 +111,7 @@ class Runner(ABC):
 
 
 TOLERANCE = {"f32": 1e-4, "tf32": 2e-2, "f16": 5e-2, "bf16": 5e-2}
-"""By precision: the largest difference of a right output, over the largest absolute value."""
+"""By precision, the most exact one first: the largest difference of a right output, over the largest."""
 QUANTISED = 5e-2
 """The same of networks that round to 8 bits: what falls on the other side of a tie is a whole step off."""
 
@@ -127,10 +127,9 @@ class Peer(ABC):
     """A way to run a network.
 
     `precision` is what it computes in. A `subject`, which is what the peers are there for, is compared with
-    those of its precision; where there are none, and for peers, it is those of f32 that count.
-    `tolerance` is the largest difference from the reference,
-    relative to the largest absolute value of an output, at which its outputs count as right. `tuning` are the
-    seconds that were spent on tuning before `prepare`, by network and threads.
+    those that round no more; peers with those of f32. `tolerance` is the largest difference from the
+    reference, relative to the largest absolute value of an output, at which its outputs count as right.
+    `tuning` are the seconds that were spent on tuning before `prepare`, by network and threads.
     """
 
     name: str

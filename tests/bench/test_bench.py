@@ -89,7 +89,7 @@ def test_speed_is_against_the_fastest_right_f32_peer():
     assert len(found["burnish"].seconds) == 5
 
 
-def test_a_subject_is_compared_with_peers_of_its_precision():
+def test_a_subject_is_compared_with_peers_that_round_no_more():
     result = compare(
         FakePeer("burnish", 1.0, subject=True),
         FakePeer("burnish-tf32", 0.5, subject=True, precision="tf32"),
@@ -102,15 +102,23 @@ def test_a_subject_is_compared_with_peers_of_its_precision():
     assert {name: round(row.speed.middle, 6) for name, row in found.items()} == {
         "burnish": 2.0,
         "burnish-tf32": 2.0,
-        "burnish-f16": 8.0,  # there is no peer in f16
+        "burnish-f16": 4.0,
         "peer": 1.0,
         "slow-tf32": pytest.approx(2 / 1.5, abs=1e-6),
         "peer-tf32": 2.0,
     }
-    assert [found[f"burnish{kind}"].rivals for kind in ("", "-tf32", "-f16")] == ["f32", "tf32", "f32"]
+    assert [found[f"burnish{kind}"].rivals for kind in ("", "-tf32", "-f16")] == ["f32", "tf32", "tf32"]
     said = bench_report.report(result).to_text()
     assert "burnish is faster than every f32 peer: relu" in said
     assert "burnish-tf32 is faster than every tf32 peer: relu" in said
+    subject = FakePeer("burnish-tf32", 0.5, subject=True, precision="tf32")
+    others = (
+        FakePeer("peer", 0.8),
+        FakePeer("peer-tf32", 1.0, precision="tf32"),
+        FakePeer("f16", 0.1, precision="f16"),
+    )
+    found = rows(compare(subject, *others))["burnish-tf32"]
+    assert (found.rivals, round(found.speed.middle, 6)) == ("f32", 1.6)
 
 
 def test_ratios_are_paired_within_rounds():

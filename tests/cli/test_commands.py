@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 import pytest
 from burnish import InferenceSession, InputError, UnsupportedError, compile, load
+from burnish.commands import bench_command, source
+from burnish.commands import compile as compile_command
 from burnish.commands import run as run_command
-from burnish.commands import source
 from burnish.commands.compare import compare
 from burnish.commands.peers import OnnxRuntime
 from burnish.commands.peers.base import least_tolerance
@@ -43,11 +44,31 @@ def test_compile_then_run_with_files(burnish, two_layers, tmp_path):
     np.testing.assert_allclose(expected.sum(1), 1, rtol=1e-5)
 
 
-def test_compile_an_archive_writes_its_header(burnish, two_layers, tmp_path, require_tool):
+def test_compile_an_archive_writes_its_header(burnish, error, two_layers, tmp_path, require_tool):
     require_tool("objcopy")
-    burnish("compile", two_layers, "-o", tmp_path / "net.a", "--shape", "x:1x4")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.a", "net.h"]
-    assert "burnish_net" in (tmp_path / "net.h").read_text()
+    line = ("compile", two_layers, "-o", tmp_path / "net.a", "--shape", "x:1x4")
+    for _ in range(2):
+        burnish(*line)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["net.a", "net.h"]
+        assert "burnish_net" in (tmp_path / "net.h").read_text()
+    (tmp_path / "net.h").write_text("int mine;\n")
+    assert "net.h is no header of a module" in error(*line)
+    assert (tmp_path / "net.h").read_text() == "int mine;\n"
+
+
+def test_compile_is_for_the_threads_that_were_tuned(burnish, two_layers, tmp_path, monkeypatch):
+    asked: list[int | None] = []
+    found = SimpleNamespace(records=None, threads=1)  # as of a core that is simulated
+    opening = compile_command.open_module
+
+    def opened(source, shapes, dims, threads, **how):
+        asked.append(threads)
+        return opening(source, shapes, dims, threads, **how)
+
+    monkeypatch.setattr(compile_command, "tune_first", lambda *arguments, **how: found)
+    monkeypatch.setattr(compile_command, "open_module", opened)
+    burnish("compile", two_layers, "-o", tmp_path / "m.so", "--dim", "batch=2", "--tune", 1)
+    assert asked == [1]
 
 
 def test_run_is_the_same_for_the_same_seed(burnish):
@@ -336,6 +357,16 @@ def test_bench_compares_and_writes_all_files(burnish, error, tmp_path):
     assert "none of the models" in error("bench", "digits", "--tflite", "vgg=x.tflite")
 
 
+def test_bench_fails_where_our_own_row_does(burnish, monkeypatch):
+    def refuse(*arguments: object, **options: object) -> None:
+        raise UnsupportedError("there is no melting")
+
+    monkeypatch.setattr(bench_command, "compile_model", refuse)
+    done = burnish("bench", "digits", "--against", "none", "--threads", 1, "--rounds", 1, code=1)
+    assert "1 of our own rows failed; burnish: there is no melting" in done.stderr
+    assert "there is no melting" in done.stdout
+
+
 def test_bench_without_a_gpu_says_that_nothing_was_measured(burnish, error, monkeypatch):
     monkeypatch.setattr("burnish.op_tuner.measure.find_cuda_device", lambda: None)
     options = ("--target", "cuda-sm90", "--batch", "1,16", "--tune", 2, "--rounds", 1)
@@ -387,7 +418,7 @@ def test_trace_of_one_node_of_a_model(burnish, error, two_layers):
     assert "give either a model" in error("trace")
 
 
-def test_zoo_lists_and_writes(burnish, error, tmp_path):
+def test_zoo_lists_and_writes(burnish, error, tmp_path, monkeypatch):
     assert {"digits", "resnet50", "dqn"} <= set(burnish("zoo").stdout.split())
     path = tmp_path / "d.onnx"
     burnish("zoo", "digits", "-o", path, "--batch", 3)
@@ -395,6 +426,13 @@ def test_zoo_lists_and_writes(burnish, error, tmp_path):
     assert onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0].dim_value == 3
     assert "no network named" in error("zoo", "alexnet", "-o", tmp_path / "a.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["d.onnx"]
+    monkeypatch.chdir(tmp_path)
+    burnish("zoo", "digits")
+    burnish("zoo", "digits")
+    path.rename("digits.onnx")
+    assert "digits.onnx is there, and is another model" in error("zoo", "digits")
+    assert onnx.load("digits.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_value == 3
+    assert "of one network" in error("zoo", "--batch", 2)
     written = []
     for n, more in enumerate(((), ("--seed", 1), ("--image", 92))):
         burnish("zoo", "dqn", "-o", tmp_path / f"{n}.onnx", *more)

@@ -32,6 +32,7 @@ def test_wrong_command_lines_exit_with_2(error):
     assert "No such command 'melt'" in error("melt", code=2)
     assert "--frobnicate" in error("zoo", "--frobnicate", code=2)
     assert "See: burnish compile --help" in error("compile", code=2)
+    assert "Missing option '-o'" in error("pretrain", code=2)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,12 @@ def test_wrong_command_lines_exit_with_2(error):
         (["nowhere.onnx", "-o", "m.so"], "there is no file 'nowhere.onnx'"),
         (["digits"], "give a file to write with -o"),
         (["digits", "-o", "m.dll"], "m.dll: the name must end in .so or .a"),
+        (["digits", "-o", "open.a", "--tune", "5"], "the runtime has a burnish_open of its own"),
+        (["digits", "-o", "m.so", "--tune", "5", "--measure", "--target", "cortex-a72"], "does not run on"),
+        (
+            ["c3", "-o", "m.so", "--tune", "5", "--weights", "compact", "--target", "opencl"],
+            "are packed when",
+        ),
         (["digits", "-o", "missing/m.so"], "there is no folder missing"),
         (["digits", "-o", "m.so", "--target", "z80"], "unknown target 'z80'"),
         (["digits", "-o", "m.so", "--shape", "images"], "expected NAME:SIZExSIZE"),

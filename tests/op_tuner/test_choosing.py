@@ -62,6 +62,19 @@ def test_choosing_takes_no_more_than_its_share(here, clock):
     assert first.chosen + second.chosen == int(SHARE * whole)
 
 
+def test_what_cannot_choose_is_replaced_by_chance(here, clock):
+    """Whatever the model's library raises."""
+
+    class Failing(Slow):
+        def propose(self, count):
+            raise MemoryError
+
+    failing = Failing(clock)
+    for _ in range(2):
+        points, scores = here.propose(failing, 3, 0.0, 100.0)
+        assert len(points) == 3 and scores is None and here.failure == "MemoryError: "
+
+
 def test_a_space_is_learnt_in_parts(here, clock):
     """What is left of it when the share is used up waits until the run has gone on."""
 

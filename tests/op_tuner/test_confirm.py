@@ -492,6 +492,24 @@ def test_comparing_is_reserved_from_the_budget(task, records, monkeypatch):
     assert network.asked and found.measured < 30 and 24 <= clock[0] <= 31
 
 
+def test_a_network_that_is_too_slow_for_the_budget_is_not_compared(task, records, monkeypatch):
+    """Its shortest comparison would take longer than the whole budget."""
+    clock = [0.0]
+
+    class Slow(Alone):
+        def __call__(self, candidates, alone=False):
+            for found in super().__call__(candidates, alone):
+                clock[0] += 1
+                yield found
+
+    monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
+    network = Network({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9, 5: 1.0})
+    tasks = [Wanted(replace(task, name=name), 200, 200) for name in "abcdefghijkl"]
+    found = Tuner(tasks, records, threads=1, strategy="random", measure=Slow(), network=network)
+    found.run(budget=30.0)
+    assert not network.asked and "time was over" in found.confirming.failure and clock[0] <= 31
+
+
 def test_records_of_networks_read_back_and_old_ones_too(task, records):
     inside = record(task=task.digest, network="net", against=2e-3)
     old = record(task=task.digest)

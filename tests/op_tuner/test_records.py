@@ -122,6 +122,19 @@ def test_what_is_no_record_is_an_error_that_names_the_line(tmp_path, line, says)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_what_cannot_be_read_ends_no_tuning_that_is_under_way(tmp_path):
+    """A newer version may write to the same file."""
+    path = tmp_path / "r.jsonl"
+    known = Records(path, shipped=False)
+    for _ in range(2):
+        with path.open("a") as file:
+            file.write(changed(format=3) + "\n")
+        known.add(record())
+    assert len(known) == 2
+    with pytest.raises(InputError, match="format 3"):
+        Records(path, shipped=False)
+
+
 @pytest.mark.parametrize(("cold", "evict"), [(True, 64 << 20), (False, 0)])
 def test_records_of_the_first_format_are_read(tmp_path, cold, evict):
     data = json.loads(changed(format=1, cold=cold))
