@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import InputError
+from ..runtime.build import is_module_header
 from ..runtime.whole_file import is_of_system, write_whole
 
 
@@ -35,7 +36,7 @@ def check_writable(path: Path, suffixes: Iterable[str] = ()) -> Path:
 
 def check_header(path: Path) -> Path:
     """`path`, if a module's header can be put there; InputError if that would replace something else."""
-    if path.is_file() and b"\nextern const burnish_api burnish_" not in path.read_bytes():
+    if path.is_file() and not is_module_header(path):
         raise InputError(f"{path} is no header of a module, and would be replaced by one: give another name")
     return check_writable(path)
 

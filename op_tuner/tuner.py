@@ -451,7 +451,7 @@ class Tuner:
                 self.confirming.failure = LATE if done else UNKNOWN
                 return
             network = self._network()
-            over = 0.0 if self._budget is None or done or brought else CONFIRMING * self._budget
+            over = 0.0 if done or brought else CONFIRMING * (self._budget or 0.0)
             if self._left_over() + over < self.confirming.shortest(network):
                 if self.confirming.expected(self.tasks, network):
                     self.confirming.failure = LATE

@@ -234,6 +234,7 @@ const burnish_api {symbol} = BURNISH_TABLE(&image);
 """
 
 
+_DECLARED = "\nextern const burnish_api burnish_"  # in a module's header, and in no other
 _HEADER_END = """
 #ifdef __cplusplus
 extern "C" {{
@@ -243,6 +244,11 @@ extern const burnish_api {symbol};
 }}
 #endif
 """
+
+
+def is_module_header(path: Path) -> bool:
+    """Whether a file is a header that `link_module` wrote."""
+    return path.is_file() and _DECLARED.encode() in path.read_bytes()
 
 
 def _write_parts(

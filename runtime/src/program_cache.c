@@ -94,12 +94,13 @@ void burnish_keep_program(const program_key *key, const unsigned char *data, siz
   size_t name = (size_t)(strrchr(path, '/') + 1 - path);
   snprintf(partial, sizeof partial, "%.*spartial-XXXXXX", (int)name, path);
   int descriptor = mkstemp(partial);
-  FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
-  if (!file && descriptor >= 0) {
+  if (descriptor < 0) return;
+  FILE *file = fdopen(descriptor, "wb");
+  if (!file) {
     close(descriptor);
     unlink(partial);
+    return;
   }
-  if (!file) return;
   int whole = fwrite(&header, sizeof header, 1, file) == 1 && fwrite(data, 1, bytes, file) == bytes;
   whole &= !fclose(file);
   if (!whole || rename(partial, path)) unlink(partial);

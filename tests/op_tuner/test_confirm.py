@@ -49,6 +49,19 @@ class Alone:
             yield n, Measurement(ALONE[x], 0.0, 5, config=config)
 
 
+class Slow(Alone):
+    """A trial takes a second."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = clock
+
+    def __call__(self, candidates, alone=False):
+        for found in super().__call__(candidates, alone):
+            self.clock[0] += 1
+            yield found
+
+
 class Network:
     """Modules whose kernels take so long by x, `noise` more or less by turn; that of `bad` fails."""
 
@@ -75,6 +88,18 @@ class Network:
 
     def keep(self, task, point, kernel):
         raise AssertionError("the measurer builds nothing")
+
+
+class SlowNetwork(Network):
+    """What it takes to compare passes on the clock."""
+
+    def __init__(self, clock, *how):
+        super().__init__(*how)
+        self.clock = clock
+
+    def __call__(self, variants, seconds, time_limit):
+        self.clock[0] += self.preparing + seconds
+        return super().__call__(variants, seconds, time_limit)
 
 
 @pytest.fixture
@@ -110,21 +135,10 @@ def test_nothing_is_compared_before_all_defaults_are_known(task, records):
 def test_the_forecast_has_the_time_to_compare(task, records, monkeypatch):
     clock = [0.0]
 
-    class Slow(Alone):
-        def __call__(self, candidates, alone=False):
-            for result in super().__call__(candidates, alone):
-                clock[0] += 1.0
-                yield result
-
-    class SlowNetwork(Network):
-        def __call__(self, variants, seconds, time_limit):
-            clock[0] += self.preparing + seconds
-            return super().__call__(variants, seconds, time_limit)
-
     monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
-    network = SlowNetwork({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9})
+    network = SlowNetwork(clock, {1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9})
     wanted = [Wanted(replace(task, name=f"task{n}"), 1, 1) for n in range(3)]
-    found = Tuner(wanted, records, threads=1, strategy="random", measure=Slow(), network=network)
+    found = Tuner(wanted, records, threads=1, strategy="random", measure=Slow(clock), network=network)
     found.run(trials=15)
     assert found.forecast.seconds == pytest.approx(clock[0], rel=0.25) and clock[0] > 15 + network.preparing
     assert found.spent.building + found.spent.running >= clock[0] - 15, "modules are made and run"
@@ -279,20 +293,13 @@ def test_memory_for_one_module_alone(task, records):
 def test_what_a_late_plan_brings_is_measured_before_it_is_compared(task, records, monkeypatch):
     """Planning again at the end, when there is no time to search, may bring a task that is new."""
     clock, late = [0.0], replace(task, name="late")
-
-    class Slow(Alone):
-        def __call__(self, candidates, alone=False):
-            for found in super().__call__(candidates, alone):
-                clock[0] += 1
-                yield found
-
     monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
     network = Network({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9, 5: 1.0})
     network.preparing = 1.0
     first = [Wanted(replace(task, name=name), 1, 1) for name in "abcdefghijkl"]
     found = Tuner(
         *(first, records),
-        **{"threads": 1, "strategy": "random", "measure": Slow(), "network": network},
+        **{"threads": 1, "strategy": "random", "measure": Slow(clock), "network": network},
         replan=lambda: [*first, Wanted(late, 1, 0)] if clock[0] > 20 else first,
     )
     found.run(budget=30.0)
@@ -473,21 +480,10 @@ def test_comparing_is_reserved_from_the_budget(task, records, monkeypatch):
     """A trial takes a second, and so does comparing."""
     clock = [0.0]
 
-    class Slow(Alone):
-        def __call__(self, candidates, alone=False):
-            for found in super().__call__(candidates, alone):
-                clock[0] += 1
-                yield found
-
-    class SlowNetwork(Network):
-        def __call__(self, variants, seconds, time_limit):
-            clock[0] += self.preparing + seconds
-            return super().__call__(variants, seconds, time_limit)
-
     monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
     tasks = [Wanted(replace(task, name=name), 1, 1) for name in "abcdefghijkl"]
-    network = SlowNetwork({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9, 5: 1.0})
-    found = Tuner(tasks, records, threads=1, strategy="random", measure=Slow(), network=network)
+    network = SlowNetwork(clock, {1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9, 5: 1.0})
+    found = Tuner(tasks, records, threads=1, strategy="random", measure=Slow(clock), network=network)
     found.run(budget=30.0)
     assert network.asked and found.measured < 30 and 24 <= clock[0] <= 31
 
@@ -496,16 +492,10 @@ def test_a_network_that_is_too_slow_for_the_budget_is_not_compared(task, records
     """Its shortest comparison would take longer than the whole budget."""
     clock = [0.0]
 
-    class Slow(Alone):
-        def __call__(self, candidates, alone=False):
-            for found in super().__call__(candidates, alone):
-                clock[0] += 1
-                yield found
-
     monkeypatch.setattr("burnish.op_tuner.tuner.time.monotonic", lambda: clock[0])
     network = Network({1: 1.0, 2: 0.7, 3: 0.8, 4: 0.9, 5: 1.0})
     tasks = [Wanted(replace(task, name=name), 200, 200) for name in "abcdefghijkl"]
-    found = Tuner(tasks, records, threads=1, strategy="random", measure=Slow(), network=network)
+    found = Tuner(tasks, records, threads=1, strategy="random", measure=Slow(clock), network=network)
     found.run(budget=30.0)
     assert not network.asked and "time was over" in found.confirming.failure and clock[0] <= 31
 
