@@ -175,7 +175,7 @@ def apply_binary(op: str, a: Array, b: Array) -> Array:
             case "max":
                 return np.maximum(a, b)
             case "pow":
-                return np.power(a, b) if is_float else _integer_power(a, b)
+                return power(a, b) if is_float else _integer_power(a, b)
             case "and":
                 return a & b
             case "or":
@@ -225,6 +225,13 @@ def _erf(x: Array) -> Array:
     return np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64)).astype(x.dtype)
 
 
+def power(a: Array, b: Array) -> Array:
+    """Of floats, as C has it: for a lone exponent of 1/2 numpy takes roots, which differ for -inf and -0."""
+    shape = np.broadcast_shapes(np.shape(a), np.shape(b))
+    each = np.array(np.broadcast_to(b, shape), ndmin=1)
+    return np.power(a, each).reshape(shape)
+
+
 def _sigmoid(x: Array) -> Array:
     wide = x.astype(np.float64)
     return (1.0 / (1.0 + np.exp(-wide))).astype(x.dtype)
@@ -234,7 +241,7 @@ _CALLS: dict[str, Callable[..., Array]] = {
     "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
     "neg": np.negative, "not": lambda x: ~x, "round": np.rint, "erf": _erf, "sigmoid": _sigmoid,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh,
-    "atanh": np.arctanh, "sign": np.sign, "abs": np.abs, "pow": np.power,
+    "atanh": np.arctanh, "sign": np.sign, "abs": np.abs, "pow": power,
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
-from ..ir.numpy_scalar import convert
+from ..ir.numpy_scalar import convert, power
 from ..ir.scalar import Expr, call, maximum, minimum, select
 from ..ir.types import BOOL, DTYPES, F32, DType, TensorType
 from .base import Op
@@ -181,7 +181,7 @@ def _truncating_div(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind not in "iu":
-        return np.power(a, b)
+        return power(a, b)
     inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))
     return np.where(b >= 0, np.power(a, np.maximum(b, 0)), inverse.astype(a.dtype))
 

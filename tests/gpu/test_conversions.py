@@ -65,9 +65,10 @@ def interpreted(program: Program, order: str, arrays: list[np.ndarray]) -> Seque
     return run_program(program, arrays, order)
 
 
+@pytest.mark.parametrize("target", ["opencl", "cuda-sm90"])
 @pytest.mark.parametrize("order", loops_interpreter.ORDERS)
-def test_the_loops_mean_a_copy(order):
-    for copy in copies(SMALL, TARGETS["opencl"]):
+def test_the_loops_mean_a_copy(order, target):
+    for copy in copies(SMALL, TARGETS[target]):
         verify(copy.program)
         check(copy, partial(interpreted, copy.program, order))
 

@@ -40,7 +40,7 @@ CASES = [
 LAYOUTS = [Layout.channel_blocked(4, 4), Layout((0, 2, 3, 1))]
 
 
-@pytest.mark.parametrize("target", ["opencl", "mali-t860"])
+@pytest.mark.parametrize("target", ["opencl", "mali-t860", "cuda-sm90"])
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.op.name)
 def test_the_loops_mean_the_window(case, target):
     check_meaning(case, TARGETS[target], "window")

@@ -81,7 +81,9 @@ def interpreted(program: Program, order: str, arrays: list[np.ndarray]) -> Seque
     return run_program(program, arrays, order)
 
 
-@pytest.mark.parametrize(("name", "target"), [*zip(NAMES, ("opencl", "mali-t860"))])
+@pytest.mark.parametrize(
+    ("name", "target"), [*zip(NAMES, ("opencl", "mali-t860")), *((name, "cuda-sm90") for name in NAMES)]
+)
 def test_the_loops_mean_the_convolution(name, target):
     """With the smallest tiles of the product, whose configs `test_tiles` draws."""
     for item in items(SMALL, target, [name]):

@@ -65,6 +65,7 @@ def _binary() -> list[Case]:
     wide = np.array([-(2**31), 2**31 - 1, -7, 7, 0], np.int32)
     for fn in ("add", "mul", "div", "mod", "fmod", "shl", "shr", "pow"):
         cases.append(Case(Binary(fn), (wide[:, None], np.array([1, 2, 3, 0, 40], np.int32)), "overflow"))
+    cases.append(Case(Binary("pow"), (SPECIAL, np.array(0.5, np.float32)), "no root of -inf"))
     return cases
 
 
