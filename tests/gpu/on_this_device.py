@@ -24,14 +24,17 @@ SMALL = 3000  # elements of a case's operands
 
 
 def small_cases(words: list[str]) -> list[Case]:
+    cases = gpu_cases()
+    return [c for word in words for c in small([c for c in cases if word.lower() in c.op.name.lower()])]
+
+
+def small(cases: list[Case]) -> list[Case]:
+    """Two of them, the largest that are small."""
+
     def size(case: Case) -> int:
         return sum(t.size for t in case.types if t is not None)
 
-    found = []
-    for word in words:
-        named = [c for c in gpu_cases() if word.lower() in c.op.name.lower() and size(c) <= SMALL]
-        found += sorted(named, key=size)[-2:]
-    return found
+    return sorted((case for case in cases if size(case) <= SMALL), key=size)[-2:]
 
 
 def stray() -> None:

@@ -8,13 +8,32 @@ import sys
 import pytest
 from burnish.compiler.target import TARGETS
 
-from . import sanitizer
-from .cases import check_all
-from .on_this_device import small_cases
+from . import sanitizer, test_blocks, test_cells, test_conversions, test_tiles, test_window, test_winograd
+from .cases import check_all, gpu_cases
+from .on_this_device import small
+
+CHUNKS = 8
 
 
-def test_operators_agree_with_their_references(driver):
-    check_all(small_cases("conv softmax transpose topk lstm".split()), TARGETS["cuda-sm80"])
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_operators_agree_with_their_references(driver, chunk):
+    """Two cases of every operator, by every template."""
+    cases = gpu_cases()
+    names = sorted({case.op.name for case in cases})[chunk::CHUNKS]
+    found = [c for name in names for c in small([case for case in cases if case.op.name == name])]
+    check_all(found, TARGETS["cuda-sm80"])
+    assert driver.launches and not driver.alive
+
+
+def test_templates_agree_on_awkward_shapes(driver):
+    """Conversions and Winograd's on every layout that they may have."""
+    target = TARGETS["cuda-sm80"]
+    test_conversions.check_all(test_conversions.TYPES, target)
+    test_winograd.check_all(test_winograd.items(test_winograd.CASES[:3], target.name), target.name)
+    check_all(test_blocks.CASES, target, only="blocks")
+    check_all(test_tiles.CASES, target, only="tiles")
+    check_all(test_window.CASES, target, only="window")
+    check_all(test_cells.CASES, target, only="cells")
     assert driver.launches and not driver.alive
 
 
