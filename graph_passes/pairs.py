@@ -97,7 +97,8 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
         and held.dims[2] > 1  # else the template could not tell rows from images
         and data not in graph.constants
         and weights in graph.constants
-        and all(v in graph.constants and _per_channel(graph, conv, v, channels) for v in others)
+        and _is_read_once(node, weights)
+        and all(v in graph.constants and _per_channel(node, conv, v, channels) for v in others)
     )
 
 
@@ -117,17 +118,26 @@ def _is_pointwise(graph: Graph, node: Node, data: str, block: int) -> bool:
         and conv.op.group == 1
         and held.dims[2:] == (1, 1)
         and weights in graph.constants
-        and sum(n.reads.count(data) for n in node.op.graph.nodes) == 1
+        and _is_read_once(node, data)
+        and _is_read_once(node, weights)
         and spatial != [1, 1]
         and (batch == 1 or max(held.dims[:2]) > block)
         and all(
-            _per_channel(graph, conv, v, channels)
+            _per_channel(node, conv, v, channels)
             or (v not in graph.constants and graph.types[v].dims == result.dims)
             for v in others
         )
     )
 
 
-def _per_channel(graph: Graph, conv: Node, value: str, channels: int) -> bool:
-    """Whether the value is the convolution's bias, or broadcast along all axes but that of channels."""
-    return conv.input(2) == value or graph.types[value].dims in ((channels, 1, 1), (1, channels, 1, 1))
+def _per_channel(node: Node, conv: Node, value: str, channels: int) -> bool:
+    """Whether the value is the convolution's bias alone, or broadcast along all axes but that of channels."""
+    assert isinstance(node.op, FusedOp)
+    alone = conv.input(2) == value and _is_read_once(node, value)
+    return alone or node.op.graph.types[value].dims in ((channels, 1, 1), (1, channels, 1, 1))
+
+
+def _is_read_once(node: Node, value: str) -> bool:
+    """Constants that are equal are one value: a bias may be added along the width, too."""
+    assert isinstance(node.op, FusedOp)
+    return sum(n.reads.count(value) for n in node.op.graph.nodes) == 1

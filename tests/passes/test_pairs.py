@@ -45,12 +45,17 @@ def network(change: str = "") -> onnx.ModelProto:
     if change == "constant residual":
         weights["k"] = rng.standard_normal((1, CHANNELS, 6, 5))
         nodes[-1].input[1] = "k"
+    if change == "bias along the width":
+        weights["k"] = rng.standard_normal(CHANNELS)
+        nodes[-2].input.append("k")
+        nodes[-1].input[1] = "k"
     conv("c" if change == "padded" else "d", "e", (CHANNELS, 1, 3, 3), strides=[2, 2], **depthwise)
     conv("e", "f", (2 * CHANNELS, CHANNELS, 1, 1))
     if change == "two readers":
         nodes.append(helper.make_node("Relu", ["b"], ["g"], "other"))
     outputs = {"two readers": ["f", "g"], "output": ["f", "b"]}.get(change, ["f"])
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 6, 5])
+    width = CHANNELS if change == "bias along the width" else 5
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 6, width])
     outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
     tensors = [numpy_helper.from_array(w.astype(np.float32), n) for n, w in weights.items()]
     graph = helper.make_graph(nodes, "g", [x], outs, tensors)
@@ -71,7 +76,16 @@ def test_pairs_are_found():
 
 
 @pytest.mark.parametrize(
-    "change", ["grouped", "padded", "constant residual", "own residual", "two readers", "output"]
+    "change",
+    [
+        "grouped",
+        "padded",
+        "constant residual",
+        "bias along the width",
+        "own residual",
+        "two readers",
+        "output",
+    ],
 )
 def test_what_is_no_pair(change):
     """Each change leaves the second pair alone."""
