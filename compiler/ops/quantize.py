@@ -85,10 +85,12 @@ class QuantizeLinear(_Linear):
         self, x: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None
     ) -> tuple[np.ndarray, ...]:
         kind = DTYPES[self.precision].numpy
-        quotient = (x.astype(np.float32) / self._spread(scale.astype(np.float32), x.shape)).astype(kind)
-        whole = np.rint(quotient.astype(np.float64))
+        quotient = x.astype(np.float32, copy=False) / self._spread(scale.astype(np.float32), x.shape)
+        whole = np.array(quotient.astype(kind, copy=False), np.float64)
+        del quotient  # weights may be large
+        np.rint(whole, out=whole)
         if zero is not None:
-            whole = whole + self._spread(zero, x.shape).astype(np.float64)
+            whole += self._spread(zero, x.shape)
         return (convert(whole, DTYPES[self.to]),)
 
     def compute(
@@ -127,11 +129,13 @@ class DequantizeLinear(_Linear):
     def reference(
         self, x: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None
     ) -> tuple[np.ndarray, ...]:
-        exact = np.int64 if x.dtype.kind in "iu" else np.float64
-        value = x.astype(exact)
+        exact = np.float64 if x.dtype.kind == "f" else np.int64 if x.dtype.itemsize > 2 else np.int32
+        value = np.array(x, exact)
         if zero is not None:
-            value = value - self._spread(zero, x.shape).astype(exact)
-        real = value.astype(np.float64) * self._spread(scale, x.shape).astype(np.float64)
+            value -= self._spread(zero.astype(exact), x.shape)
+        real = value.astype(np.float64, copy=False)
+        del value  # weights may be large
+        real *= self._spread(scale.astype(np.float64), x.shape)
         return (real.astype(DTYPES[self.to].numpy),)
 
     def compute(

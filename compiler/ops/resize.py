@@ -250,9 +250,10 @@ class Resize(Op):
     def _positions(self, axis: int, size: int) -> np.ndarray:
         """Where each output position lies in the input, in elements.
 
-        For nearest neighbours in f32, as onnxruntime does: ties must fall the same way.
+        For nearest neighbours and in regions in f32, as onnxruntime does: ties and borders must fall the same
+        way.
         """
-        real = np.float32 if self.mode == "nearest" else np.float64
+        real = np.float32 if self.mode == "nearest" or self._crops else np.float64
         scale, outs = real(self.scales[axis]), self.sizes[axis]
         i: np.ndarray = np.arange(outs, dtype=real)
         length = scale * size  # the output's length before it was rounded down …
@@ -268,9 +269,10 @@ class Resize(Op):
             case "pytorch_half_pixel" if outs == 1:
                 return i * 0
             case "half_pixel_symmetric":
-                return size / 2 * (1 - outs / length) + (i + 0.5) / scale - 0.5
+                middle = size / 2 * (1 - outs / length)
+                return (middle + (i.astype(np.float64) + 0.5) / scale - 0.5).astype(real)
             case "tf_crop_and_resize":
-                begin, end = self.roi[axis], self.roi[len(self.sizes) + axis]
+                begin, end = real(self.roi[axis]), real(self.roi[len(self.sizes) + axis])
                 if outs == 1:
                     return i * 0 + (begin + end) * (size - 1) / 2
                 return begin * (size - 1) + i * (end - begin) * (size - 1) / (outs - 1)

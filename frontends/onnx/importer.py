@@ -77,6 +77,7 @@ class Importer:
         self.functions = {(f.domain, f.name, f.overload): f for f in model.skeleton.functions}
         self._count = 0
         self._makers: dict[str, str] = {}  # value of the main graph → label of the node that makes it
+        self._refused: dict[str, str] = {}  # initializer that is not supported → why
 
     def run(
         self, shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, int], values: Mapping[str, np.ndarray]
@@ -111,14 +112,23 @@ class Importer:
         return prune(Graph(name, inputs, outputs, tuple(self.g.nodes), self.g.types, self.g.constants))
 
     def initializers(self, graph: GraphProto, scope: Scope, skip: Iterable[str] = ()) -> None:
+        """What is of no supported type is refused where it is read first, if ever."""
         for sparse in graph.sparse_initializer:
-            raise UnsupportedError(f"initializer {sparse.values.name!r} is sparse, which is not supported")
+            name = sparse.values.name
+            self._refused[name] = f"initializer {name!r} is sparse, which is not supported"
         for t in graph.initializer:
-            if t.name not in skip:
+            if t.name in skip:
+                continue
+            try:
                 array, narrow = self.g.stored(t, self.model.folder, f"initializer {t.name!r}")
-                name = self._define(t.name, scope)
-                self.g.add_constant(name, array, narrow)
-                scope.values[t.name] = name
+            except UnsupportedError as error:
+                if t.name in scope.values:  # of a graph around this one
+                    raise
+                self._refused[t.name] = str(error)
+                continue
+            name = self._define(t.name, scope)
+            self.g.add_constant(name, array, narrow)
+            scope.values[t.name] = name
 
     def _define(self, name: str, scope: Scope) -> str:
         """A graph-wide unique name for the ONNX value `name`."""
@@ -161,9 +171,14 @@ class Importer:
     def _read(self, node: NodeProto, name: str, scope: Scope) -> str | None:
         if not name:
             return None
-        if name not in scope.values:
-            raise ModelError(f"{node_label(node)} reads {name!r}, which nothing before it defines")
-        return scope.values[name]
+        return self._found(name, scope, f"{node_label(node)} reads {name!r}, which nothing before it defines")
+
+    def _found(self, name: str, scope: Scope, missing: str) -> str | None:
+        if name in scope.values:
+            return scope.values[name]
+        if name in self._refused:
+            raise UnsupportedError(self._refused[name])
+        raise ModelError(missing)
 
     def _standard(
         self, node: NodeProto, domain: str, inputs: tuple[str | None, ...], scope: Scope, name: str
@@ -256,10 +271,8 @@ class Importer:
         scope.values.update(given)
         self.initializers(graph, scope, skip=given)  # they are what is not given
         self.nodes(graph.node, scope)
-        for o in graph.output:
-            if o.name not in scope.values:
-                raise ModelError(f"node {scope.prefix!r}: its graph never defines its output {o.name!r}")
-        return [scope.values[o.name] for o in graph.output]
+        missing = f"node {scope.prefix!r}: its graph never defines its output"
+        return [self._found(o.name, scope, f"{missing} {o.name!r}") for o in graph.output]
 
     def _bind_outputs(self, node: NodeProto, results: Sequence[str | None], scope: Scope, mark: Mark) -> None:
         """Enters a node's results into the scope, under the model's own names where they are new values."""
@@ -288,9 +301,10 @@ class Importer:
         """Lets every graph output be made by a node under its own name."""
         made = {o for node in self.g.nodes for o in node.outputs}
         for name in names:
-            value = scope.values.get(name)
+            missing = f"graph output {name!r} is not defined by any node, input or initializer"
+            value = self._found(name, scope, missing)
             if value is None:
-                raise ModelError(f"graph output {name!r} is not defined by any node, input or initializer")
+                raise ModelError(missing)
             if name in made:
                 continue
             if value in self.g.narrow:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...compiler.ir.types import F32, DType, dtype_of
+from ...compiler.ir.types import DType, dtype_of
 from ...compiler.ops.movement import Expand
 from ...errors import ModelError
 from .external_data import MAX_MADE_BYTES, checked_bytes, onnx_dtype, tensor_array
 from .registry import NodeContext, onnx
-from .rules_quantize import dtype_attribute
 
 
 @onnx("Constant")
@@ -75,17 +74,14 @@ def size_of(c: NodeContext, x: str):
 
 @onnx("Range")
 def range_(c: NodeContext, start: str, limit: str, delta: str):
+    """Counted in f64, as by onnxruntime and onnx.reference; onnx infers shapes in the range's own type."""
     dtype = c.type(start).dtype
     first, end, step = (
         c.value(v, w).item() for v, w in ((start, "start"), (limit, "limit"), (delta, "delta"))
     )
     if step == 0:
         raise ModelError(f"{c.label}: a delta of 0")
-    span = end - first
-    if dtype.is_float:  # as ONNX defines it: 1.1 - 0.1 of f32 is 1; of 16 bits in its `stash_type`
-        rounded = (dtype if dtype.bytes > 2 else dtype_attribute(c, "stash_type", F32)).numpy.type
-        span = float(rounded(end) - rounded(first))
-    steps = span / step
+    steps = (end - first) / step
     if not np.isfinite(steps):
         raise ModelError(f"{c.label}: a range from {first} to {end} in steps of {step} never ends")
     count = max(0, int(np.ceil(steps)))

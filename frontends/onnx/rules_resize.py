@@ -108,9 +108,9 @@ def _from_sizes(
     c: NodeContext, dims: Sequence[int], axes: Sequence[int], sizes: Sequence[int]
 ) -> tuple[tuple[int, ...], list[float]]:
     """Sizes and scales of all axes, one common scale where the aspect ratio is to be kept."""
-    if any(dims[a] == 0 for a in axes):
+    if any(dims[a] == 0 and n for a, n in zip(axes, sizes)):
         raise ModelError(f"{c.label}: an input of {list(dims)} cannot be resized")
-    factors = [n / dims[a] for a, n in zip(axes, sizes)]
+    factors = [n / dims[a] if dims[a] else 1.0 for a, n in zip(axes, sizes)]
     policy = c.attr("keep_aspect_ratio_policy", "stretch")
     if policy not in ("stretch", "not_larger", "not_smaller"):
         raise ModelError(f"{c.label}: unknown keep_aspect_ratio_policy {policy!r}")

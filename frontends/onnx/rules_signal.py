@@ -53,7 +53,12 @@ def _fourier_table(
 ) -> np.ndarray:
     """What multiplies the input to give the transform: (elements, their parts, results, their parts)."""
     results = count // 2 + 1 if onesided and not inverse else count
-    checked_bytes(dtype, (taken, parts, results, 2), c.label, MAX_MADE_BYTES)
+    shape = (taken, parts, results, 2)
+    if size_of(shape) * dtype.bytes > MAX_MADE_BYTES:
+        raise UnsupportedError(
+            f"{c.label}: a transform of {count} elements is a product with a table of {list(shape)}; "
+            f"{MAX_MADE_BYTES:,} bytes are supported"
+        )
     phase = 2 * np.pi * (np.outer(np.arange(taken), np.arange(results)) % count) / count
     cos, sin = np.cos(phase), np.sin(phase) * (1 if inverse else -1)
     table = np.stack([np.stack([cos, sin], -1), np.stack([-sin, cos], -1)], 1)[:, :parts]

@@ -56,6 +56,22 @@ def test_path_bytes_and_proto_give_the_same_graph(tmp_path):
     assert graphs[0].nodes[0].name == "plus" and graphs[0].inputs == ("x",)
 
 
+@pytest.mark.parametrize("kind", ["text", "sparse"])
+def test_initializers_of_unsupported_types_are_refused_where_they_are_read(kind):
+    m = model([node("Relu", ["x"], ["y"])], [X], [Y])
+    if kind == "text":
+        m.graph.initializer.append(helper.make_tensor("names", TensorProto.STRING, [2], ["cat", "dog"]))
+    else:
+        sparse = helper.make_sparse_tensor(weight("names", [1.0]), weight("places", [2], np.int64), [9])
+        m.graph.sparse_initializer.append(sparse)
+    run(m)
+    for read in (node("Identity", ["names"], ["z"]), node("Size", ["names"], ["z"])):
+        del m.graph.node[1:]
+        m.graph.node.append(read)
+        with pytest.raises(UnsupportedError, match="initializer 'names'"):
+            import_onnx(m)
+
+
 def test_the_model_is_not_changed():
     m = model([node("Add", ["x", "w"], ["y"])], [X], [untyped("y")], [weight("w", np.ones((200, 2, 3)))])
     before = m.SerializeToString()
@@ -205,15 +221,13 @@ def test_sizes_are_scaled_as_exporters_count():
 
 
 @pytest.mark.parametrize("span", [(0.1, 1.1, 0.1), (0, 1, 0.1), (1, -1.25, -0.75)])
-def test_ranges_of_f32_are_counted_in_f32(span):
-    """As onnx infers their shape: 1.1 - 0.1 is 1 there."""
+def test_ranges_of_f32_are_counted_in_f64(span):
+    """As onnxruntime does: 1.1 - 0.1 of f32 is more than 1."""
     names = ["first", "end", "step"]
     m = model([node("Range", names, ["y"])], [], [untyped("y")], [weight(n, v) for n, v in zip(names, span)])
-    first, end, step = map(np.float32, span)
+    first, end, step = (float(np.float32(v)) for v in span)
     (y,) = run(m, {})[1].values()
-    np.testing.assert_allclose(
-        y, first + step * np.arange(np.ceil(float(end - first) / float(step))), rtol=1e-6
-    )
+    np.testing.assert_allclose(y, first + step * np.arange(np.ceil((end - first) / step)), rtol=1e-6)
 
 
 def test_constants_in_blocks_that_are_longer_than_they_are():

@@ -203,6 +203,28 @@ RESIZES = [
         for mode in ("nearest", "linear")
     ),
     *(
+        Node(
+            "Resize",
+            (f32(1, 1, 5, 6), floats(0, 0, 0.2, -0.3, 1, 1, 1, 0.9), None, ints(1, 1, 4, 5)),
+            {
+                "mode": mode,
+                "coordinate_transformation_mode": "tf_crop_and_resize",
+                "extrapolation_value": -9.0,
+            },
+        )
+        for mode in ("nearest", "linear", "cubic")  # the second column lies on the border
+    ),
+    *(
+        Node(
+            "Resize",
+            (f32(1, n), NONE, floats(1, scale)),
+            {"coordinate_transformation_mode": "half_pixel_symmetric", "nearest_mode": nearest},
+            opset=19,
+        )
+        for n, scale, nearest in ((33, 0.9, "floor"), (5, 2.5, "ceil"))
+    ),
+    Node("Resize", (f32(0, 3, 4, 4), NONE, None, ints(0, 3, 8, 8)), {"mode": "linear"}),
+    *(
         Node("Resize", (X4, None, None, ints(7, 20)), {"axes": [2, 3], "keep_aspect_ratio_policy": policy})
         for policy in ("not_larger", "not_smaller")
     ),
