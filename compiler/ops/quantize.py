@@ -132,7 +132,7 @@ class DequantizeLinear(_Linear):
         exact = np.float64 if x.dtype.kind == "f" else np.int64 if x.dtype.itemsize > 2 else np.int32
         value = np.array(x, exact)
         if zero is not None:
-            value -= self._spread(zero.astype(exact), x.shape)
+            np.subtract(value, self._spread(zero.astype(exact), x.shape), out=value)
         real = value.astype(np.float64, copy=False)
         del value  # weights may be large
         real *= self._spread(scale.astype(np.float64), x.shape)
