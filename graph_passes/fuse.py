@@ -91,15 +91,18 @@ def classify(graph: Graph, node: Node) -> str:
 def kind_of(expr: TensorExpr) -> str:
     reduces = [st for st in expr.stages if st.reduce]
     if not reduces:
-        return "elementwise" if all(_reads_in_place(st) for st in expr.stages) else "map"
+        return "elementwise" if all(map(_is_elementwise, expr.stages)) else "map"
     if len(reduces) == 1 and (is_product(reduces[0]) or is_window(reduces[0])):
         return "anchor"
     return "rows"
 
 
-def _reads_in_place(st: Stage) -> bool:
-    """Whether every load uses the stage's own axes in order (trailing ones, or 0 where it broadcasts)."""
+def _is_elementwise(st: Stage) -> bool:
+    """Whether every load uses the stage's own axes in order (trailing ones, or 0 where it broadcasts), and
+    nothing else asks for the place."""
     names = [a.name for a in st.axes]
+    if s.variables(s.transform(st.body, lambda e: s.const(0, e.type) if isinstance(e, Load) else None)):
+        return False
     for load in s.loads(st.body):
         tail = names[len(names) - len(load.index) :]
         if len(load.index) > len(names):

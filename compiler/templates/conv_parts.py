@@ -280,6 +280,9 @@ def _flattened(
             merged = _merged(e, shapes[e.tensor], st)
             if merged is None:
                 raise InternalError(f"{e.tensor} is read at {s.text(e)}: height and width are not one axis")
+            if merged is e and e.tensor == data:  # of one pixel, for all of a larger result
+                row, column = e.index[-2:]
+                return Load(data, (*e.index[:-2], row * shapes[data][3] + column), e.type)
             if merged is not e and e.tensor != data:
                 flat[e.tensor] = (*shapes[e.tensor][:-2], st.shape[2] * st.shape[3])
             return merged

@@ -11,7 +11,9 @@ import pytest
 from burnish import pipeline
 from burnish.compiler.codegen.llvm import LoadedCode
 from burnish.compiler.ir.graph import Graph
-from burnish.compiler.kernel_task import KernelTask
+from burnish.compiler.ir.loops_verifier import verify
+from burnish.compiler.kernel_task import DefaultConfig, KernelTask
+from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.elementwise import Binary, Unary
 from burnish.compiler.target import Target, get_target
@@ -220,6 +222,18 @@ def test_in_a_network(algorithm, monkeypatch):
     for threads in (1, 2):
         got = module.run({"x": x}, threads)["z"]
         assert np.abs(got - want).max() <= 2 * ALGORITHMS[algorithm].error * np.abs(want).max()
+
+
+def test_a_pixel_that_is_added_to_what_becomes_of_it():
+    """Height and width are one axis of the image then, wherever it is read."""
+    w = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32)
+    conv = Conv((1, 1), (2, 2, 2, 2), (1, 1), 1)
+    graph = fuse(
+        make({"x": "f32[2,8,1,1]"}, lambda g, x: g.one(Binary("add"), g.one(conv, x, g.const(w)), x))
+    )
+    (node,) = graph.nodes
+    decision = Decision(None, None, "kn2row")
+    verify(scheduled(decided_task(graph, node, decision, get_target("x86-64-v3"), 1), DefaultConfig()))
 
 
 def test_pointwise_is_named():

@@ -7,7 +7,7 @@ import pytest
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.elementwise import Binary, Unary
 from burnish.compiler.ops.fused import FusedOp
-from burnish.compiler.ops.movement import Slice
+from burnish.compiler.ops.movement import Slice, Trilu
 from burnish.compiler.ops.reduction import Softmax
 from burnish.graph_passes.fuse import fuse
 
@@ -102,6 +102,7 @@ CASES = {
     "two products, one of which is read earlier": (lambda g, x, r: nested(g, conv(g, x), conv(g, r)), [1, 4]),
     "a sum": (lambda g, x, r: normalised(g, conv(g, x)), [1, 2]),
     "two results": (lambda g, x, r: (lambda y: (silu(g, y), g.one(Unary("relu"), y)))(conv(g, x)), [1, 2, 1]),
+    "what asks for its place": (lambda g, x, r: g.one(Trilu(True), conv(g, x)), [1, 1]),
     "an output between": (lambda g, x, r: (lambda y: (y, silu(g, y)))(conv(g, x)), [1, 2]),
 }
 
