@@ -115,20 +115,25 @@ class Importer:
         """What is of no supported type is refused where it is read first, if ever."""
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
-            self._refused[name] = f"initializer {name!r} is sparse, which is not supported"
+            why = f"initializer {name!r} is sparse, which is not supported"
+            self._refuse(name, UnsupportedError(why), scope)
         for t in graph.initializer:
             if t.name in skip:
                 continue
             try:
                 array, narrow = self.g.stored(t, self.model.folder, f"initializer {t.name!r}")
             except UnsupportedError as error:
-                if t.name in scope.values:  # of a graph around this one
-                    raise
-                self._refused[t.name] = str(error)
+                self._refuse(t.name, error, scope)
                 continue
             name = self._define(t.name, scope)
             self.g.add_constant(name, array, narrow)
             scope.values[t.name] = name
+
+    def _refuse(self, name: str, error: UnsupportedError, scope: Scope) -> None:
+        """At once where a graph around this one has a value of the name, which would be read instead."""
+        if name in scope.values:
+            raise error
+        self._refused[name] = str(error)
 
     def _define(self, name: str, scope: Scope) -> str:
         """A graph-wide unique name for the ONNX value `name`."""
