@@ -15,7 +15,7 @@ from ..compiler.ops.fused import FusedOp
 from ..compiler.ops.matmul import MatMul
 from ..compiler.ops.movement import Identity
 from ..compiler.ops.packed_recurrence import PACKED
-from ..compiler.templates.algorithm import Pack
+from ..compiler.templates.algorithm import Pack, Rounding
 from ..compiler.templates.registry import ALGORITHMS
 from .alternatives import Decision, fused
 from .pairs import KEPT
@@ -52,6 +52,11 @@ class Packer:
         array = self._packed(value, layout)
         type = replace(self._type(value), layout=layout)
         return self._make(f"{value}@{layout}", array, type, Identity(), value)
+
+    def _rounded(self, value: str, algorithm: str, how: Rounding) -> str:
+        array = how(self._constant(value)) if self.values else self._packed(value, how.layout)
+        type = replace(self._type(value), layout=how.layout)
+        return self._keep_apart(f"{value}@{algorithm}", array, type)
 
     def _packed(self, value: str, pack: Pack | Layout) -> np.ndarray:
         array = self._constant(value)
@@ -114,6 +119,9 @@ class Packer:
             if isinstance(pack, Layout):
                 inputs[position] = self._laid_out(value, pack)
                 continue
+            if isinstance(pack, Rounding):
+                inputs[position] = self._rounded(value, algorithm, pack)
+                continue
             array = self._packed(value, pack)
             packed = f"{value}@{algorithm}", array, TensorType(dtype_of(array), array.shape)
             if isinstance(pack, Op):
@@ -165,6 +173,8 @@ def packed_sizes(graph: Graph, node: Node, decision: Decision, block: int) -> di
     for position, pack in packs.items():
         value = node.inputs[position] or ""
         type = graph.types[value]
+        if isinstance(pack, Rounding):
+            pack = pack.layout
         if isinstance(pack, Layout):
             sizes[value] = replace(type, layout=pack).nbytes
         elif isinstance(pack, Op):

@@ -49,10 +49,12 @@ product does not read the last 13 bits."""
 
 
 def instruction(name: str, operands: Sequence[InstructionOperand]) -> Instruction | None:
-    """`mma_tf32`, `mma_f16` or `mma_bf16` on accumulators, A and B; None for any other name."""
-    kind = name.removeprefix("mma_")
-    if kind not in _SHAPES or kind == name:
+    """`mma_tf32`, `mma_f16` … on accumulators, A and B; None for any other name."""
+    family, _, how = name.partition("_")
+    kind, _, only = how.partition("_")
+    if family != "mma" or kind not in _SHAPES:
         return None
+    multiply = f"mma_{kind}"
     c, a, a_term, a_row, b, b_term, b_column = operands
     assert c.buffer
     rows, columns = c.buffer.shape[:2]
@@ -61,17 +63,18 @@ def instruction(name: str, operands: Sequence[InstructionOperand]) -> Instructio
         _Factor("b", b, int(b_term.value), int(b_column.value), tuple(_right(j) for j in range(columns))),
     )
     lines = ["const int lane = (int)(threadIdx.x & 31);"]
-    helpers = {name: _HELPER.format(name=name, kind=kind, shape=_SHAPES[kind])}
+    helpers = {multiply: _HELPER.format(name=multiply, kind=kind, shape=_SHAPES[kind])}
     for factor in factors:
         lines += factor.loaded(helpers)
     if kind == "tf32":
         helpers["rounded_tf32"] = _ROUNDED
-        lines += [f"{word} = rounded_tf32({word});" for factor in factors for word in factor.words]
+        unrounded = [factor for factor in factors if factor.name == only or not only]
+        lines += [f"{word} = rounded_tf32({word});" for factor in unrounded for word in factor.words]
     for i in range(rows):
         for j in range(columns):
             first = 4 * (i * columns + j)
             given = [*c.elements[first : first + 4], *factors[0].fragment(i), *factors[1].fragment(j)]
-            lines.append(f"{name}({', '.join(given)});")
+            lines.append(f"{multiply}({', '.join(given)});")
     return Instruction(tuple(lines), helpers)
 
 

@@ -41,14 +41,15 @@ LOOP_KINDS = frozenset(
 )
 GANG_RANGES = {"worker": (0, 1 << 16), "workers": (1, 1 << 16)}
 INTRINSICS = {
-    "mma_tf32": True, "mma_f16": True, "mma_bf16": True, "copy_async": False, "commit_copies": False,
-    "wait_copies": False, "exchange": True, "meet": True, "amx_begin": False, "amx_end": False,
-    "amx_zero": False, "amx_dot_u8": False, "amx_store": False,
+    "mma_tf32": True, "mma_tf32_a": True, "mma_tf32_b": True, "mma_f16": True, "mma_bf16": True,
+    "copy_async": False, "commit_copies": False, "wait_copies": False, "exchange": True, "meet": True,
+    "amx_begin": False, "amx_end": False, "amx_zero": False, "amx_dot_u8": False, "amx_store": False,
 }  # fmt: skip
 """By name: whether all threads of a block must come by.
 
     mma_*(acc, a, …, b, …)    acc += a · b, matrices of a warp, by tensor cores; behind each factor, how many
-                              words lie from one of its terms to the next, and from one row or column
+                              words lie from one of its terms to the next, and from one row or column; tf32
+                              rounds both factors, tf32_a and tf32_b that one: the other one is rounded
     copy_async(to, value, n)  n stores side by side, the first one of `value`; they may happen any time until
                               their group of copies is waited for
     commit_copies()           what the thread has copied since the last one is a group

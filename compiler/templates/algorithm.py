@@ -18,6 +18,17 @@ Layouts = tuple[Layout | None, Layout | None]
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """A packing: in a layout, each number rounded, so that kernels need not do that whenever they read it."""
+
+    layout: Layout
+    rounded: Pack
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        return self.rounded(self.layout.pack(array))
+
+
+@dataclass(frozen=True)
 class Work:
     """What costs are predicted from.
 
@@ -44,7 +55,7 @@ class Algorithm:
     fits      whether it can; the others may only be asked if so
     layouts   (of the data that it reads, of its result), None meaning plain: each is an alternative
     weights   position of an operand that must be constant → how its logical array is packed for the template,
-              or its layout
+              or its layout, perhaps of rounded numbers
     error     largest error over the largest output, against float64 (the tests hold it); 0: that of any sum
     kind      of the targets whose template it is: cpu or gpu
     precision of the factors of its products; other than f32 only where the user asks for it or it holds them

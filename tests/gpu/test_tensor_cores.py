@@ -37,6 +37,7 @@ from burnish.compiler.lower.lower import finished, scheduled
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.target import TARGETS, Target
+from burnish.compiler.templates.gpu import tensor_cores
 from burnish.compiler.templates.gpu.implicit import LAST
 from burnish.compiler.templates.gpu.tensor_cores import PRECISIONS, params, tf32
 from burnish.errors import InternalError
@@ -171,9 +172,10 @@ def test_tf32_rounds_to_ten_bits():
         unit = np.ldexp(1.0, np.maximum(exponent, -125) - 11)  # subnormal numbers have the least exponent
         expected = np.copysign(np.floor(np.abs(x) / unit + 0.5) * unit, x)
     expected = np.where(np.isfinite(x), expected, x).astype(np.float32)
-    np.testing.assert_array_equal(rounded(x), expected)
     payload = np.array([0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32)
-    assert np.isnan(rounded(payload)).all()
+    for how in (rounded, tensor_cores.rounded):
+        np.testing.assert_array_equal(how(x), expected)
+        assert np.isnan(how(payload)).all()
 
 
 # --- plans ----------------------------------------------------------------------------------------------
@@ -256,6 +258,34 @@ def test_a_module_on_the_fake_driver(driver, precision, reads, monkeypatch):
     x = np.random.default_rng(3).standard_normal(x.shape).astype(np.float32)  # rounded, as far as allowed
     check = compare("y", "", module.run({"x": x})["y"], exact.run({"x": x})["y"], precision)
     assert check.ok and 1e-5 < check.error < 2 * PRECISIONS[precision].error
+
+
+@pytest.mark.parametrize("reads", [None, LAST])
+def test_weights_of_tf32_are_rounded_when_compiling(driver, reads, monkeypatch):
+    """To the nearest: products do not read the last 13 bits. What reads the original finds it."""
+    prefer("tensor_tf32", monkeypatch, reads)
+    rng = np.random.default_rng(0)
+    w, x = (rng.standard_normal(d).astype(np.float32) for d in ((24, 16, 1, 1), (2, 16, 6, 6)))
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], name="product"),
+        helper.make_node("Mul", ["w", "scale"], ["v"], name="original"),
+    ]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, d)
+        for n, d in (("x", x.shape), ("scale", (1,)), ("y", (2, 24, 6, 6)), ("v", w.shape))
+    ]
+    constant = helper.make_tensor("w", TensorProto.FLOAT, w.shape, w.ravel())
+    graph = helper.make_graph(nodes, "network", ends[:2], ends[2:], [constant])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    module = pipeline.compile(model, target="cuda-sm80", precision="tf32", cache=False)
+    assert module.plan is not None and any("tensor_tf32" in k for k in module.plan.kernels)
+    found = module.run({"x": x, "scale": np.ones(1, np.float32)})
+    np.testing.assert_array_equal(found["v"], w)
+    image, kernel = (rounded(a.ravel()).astype(np.float64) for a in (x, w))
+    exact = np.einsum("ncp,oc->nop", image.reshape(2, 16, 36), kernel.reshape(24, 16))
+    np.testing.assert_allclose(
+        found["y"].reshape(exact.shape), exact, rtol=0, atol=4e-6 * np.abs(exact).max()
+    )
 
 
 @pytest.mark.parametrize("fragments", [(1, 2), (2, 1), (2, 4)])

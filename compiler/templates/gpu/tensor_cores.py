@@ -12,7 +12,7 @@ hold one f32 or two 16-bit values that are neighbours along k. A factor whose te
 lies so there, too, As[BM, BK], and whole fragments are loaded at once. Lines of words are 8 mod 32 banks
 apart, those of terms 4 mod 8, so that the loads of a warp's fragments do not meet in their banks. Factors for
 TF32 are copied as they are, those of the next steps while one is multiplied, and rounded on their way from
-shared memory.
+shared memory, but for a convolution's weights, which are constants and were rounded when compiling.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ...ir import scalar as s
 from ...ir.loops import Alloc, Body, Buffer, Intrinsic, Program, Stmt, Store, loop
@@ -29,7 +31,7 @@ from ...kernel_task import Config, KernelTask
 from ...ops.fused import FusedOp
 from ...ops.matmul import MatMul
 from ...target import Gpu
-from ..algorithm import Algorithm, Layouts, Work
+from ..algorithm import Algorithm, Layouts, Rounding, Work
 from ..conv_parts import geometry, weights_position
 from . import implicit
 from .common import THREAD
@@ -40,6 +42,7 @@ from .staging import (
     Blocks,
     SharedFactor,
     in_steps,
+    is_copy,
     line_of_terms,
     slot,
     stages_of,
@@ -78,8 +81,10 @@ class Precision:
         """As it lies in shared memory: TF32 is rounded where it is multiplied."""
         return s.cast(value, self.dtype)
 
-    def multiplied(self, stored: Expr) -> Expr:
-        return tf32(stored) if self.dtype is F32 else s.cast(stored, F32)
+    def multiplied(self, stored: Expr, rounded: bool = False) -> Expr:
+        if self.dtype is F32:
+            return stored if rounded else tf32(stored)
+        return s.cast(stored, F32)
 
 
 PRECISIONS = {
@@ -131,6 +136,17 @@ def weights(op: FusedOp, lanes: int) -> Mapping[int, Layout]:
     return {weights_position(op): implicit.LAST} if implicit.fits(op, lanes) else {}
 
 
+def rounded_weights(op: FusedOp, lanes: int) -> Mapping[int, Rounding]:
+    return {position: Rounding(layout, rounded) for position, layout in weights(op, lanes).items()}
+
+
+def rounded(array: np.ndarray) -> np.ndarray:
+    """As `tf32`."""
+    bits = array.view(np.uint32)
+    nearest = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(np.isnan(array), bits | np.uint32(0x00400000), nearest).view(np.float32)
+
+
 def work(op: FusedOp, lanes: int) -> Work:
     if implicit.fits(op, lanes):
         return replace(implicit.work(op, lanes), rate=PRODUCT_RATE)
@@ -138,10 +154,12 @@ def work(op: FusedOp, lanes: int) -> Work:
 
 
 def _algorithm(p: Precision) -> Algorithm:
-    return Algorithm(f"tensor_{p.name}", fits, layouts, weights, work, p.error, "gpu", p.name)
+    packs = rounded_weights if p.dtype is F32 else weights
+    return Algorithm(f"tensor_{p.name}", fits, layouts, packs, work, p.error, "gpu", p.name)
 
 
 ALGORITHMS = tuple(map(_algorithm, PRECISIONS.values()))
+_PACKS = {algorithm.name: algorithm.weights for algorithm in ALGORITHMS}
 
 
 # --- the template ---------------------------------------------------------------------------------------
@@ -236,10 +254,19 @@ def schedule(task: KernelTask, p: Params) -> Program:
     assert precision is not None
 
     def tiled(product: Product, epilogue: Epilogue) -> Stmt:
-        builder = _Builder(product, p, precision)
+        builder = _Builder(product, p, precision, _rounded_before(task, product))
         return builder.blocks.around((builder.a, builder.b), builder.thread(epilogue))
 
     return split_sum(task, p.parts, tiled)
+
+
+def _rounded_before(task: KernelTask, p: Product) -> tuple[bool, bool]:
+    """Which of the factors have been rounded when compiling."""
+    assert isinstance(task.op, FusedOp) and task.expr is not None
+    packs = _PACKS[task.transformed](task.op, task.target.lanes(4))
+    names = {task.expr.params[n][0] for n, pack in packs.items() if isinstance(pack, Rounding)}
+    left, right = (is_copy(f) and {x.tensor for x in s.loads(f)} <= names for f in (p.left, p.right))
+    return left, right
 
 
 def ranked_tiles(p: Product, gpu: Gpu, precision: Precision, parts: Sequence[int]) -> list[Tile]:
@@ -289,8 +316,8 @@ class _Builder:
 
     place = (Var("of_rows"), Var("of_columns"), Var("of_halves"), Var("of_pairs"))
 
-    def __init__(self, product: Product, config: Params, precision: Precision):
-        self.config, self.precision = config, precision
+    def __init__(self, product: Product, config: Params, precision: Precision, rounded: tuple[bool, bool]):
+        self.config, self.precision, self.rounded = config, precision, rounded
         tile = config.tile
         self.blocks = Blocks(product, tile.block, tile.warp_count * LANES, config.depth, config.parts)
         self.words = words_of(product, tile, config.depth, precision)
@@ -357,8 +384,8 @@ class _Builder:
         word, value = first + Var("of_words"), Var("of_values")
         a, b = self.words
         left, right = (
-            self.precision.multiplied(Load(f.name, (*place, *words.place(word, at), value), f.dtype))
-            for f, words, at in ((self.a, a, self.row), (self.b, b, self.column))
+            self.precision.multiplied(Load(f.name, (*place, *words.place(word, at), value), f.dtype), before)
+            for f, words, at, before in zip((self.a, self.b), (a, b), (self.row, self.column), self.rounded)
         )
         total = Load("tile_c", self.place, F32) + left * right
         terms = loop("of_values", self.precision.packed, self.each(Store("tile_c", self.place, total)))
@@ -369,4 +396,5 @@ class _Builder:
             Load(self.b.name, (*place, *b.place(first, self.first_column), zero), self.b.dtype),
             *map(s.const, b.strides),
         )
-        return Intrinsic(f"mma_{self.precision.name}", operands, (loop("of_words", WORDS, terms),))
+        only = {(True, False): "_b", (False, True): "_a"}.get(self.rounded, "")
+        return Intrinsic(f"mma_{self.precision.name}{only}", operands, (loop("of_words", WORDS, terms),))
