@@ -46,6 +46,7 @@ TIME_LIMIT = 30.0  # seconds for one candidate, building and checking included
 MOST_BUILDERS = 8
 USUAL = (0.3, 0.1)  # seconds of building and running one candidate, before any is known
 RECENT = 0.2  # weight of the latest one
+_CONFUSED = (TypeError, ValueError, LookupError)  # by what a process says whose memory was spoilt
 
 
 @dataclass(frozen=True)
@@ -216,8 +217,14 @@ class _Batch:
                 job.messages = len(messages)
                 self.built.append(entry)
             else:
+                confused = child.waits  # what fails to be built does not wait
                 ending = child.end()
-                result = _result(job, ending.messages, ending.error, ending.detail)
+                how = (
+                    ("exit", "what the process said is no kernel")
+                    if confused
+                    else (ending.error, ending.detail)
+                )
+                result = _result(job, ending.messages, *how)
                 yield job.position, replace(result, building=self._took(ending.messages, ending.seconds))
         while self.leaving:
             self.leaving.pop().end()
@@ -240,8 +247,8 @@ class _Batch:
 
     def _took(self, messages: Sequence[object], whole: float) -> float:
         """Seconds that the candidate took; without those that its process did, where it says so."""
-        said = [m["seconds"] for m in messages if isinstance(m, dict) and "seconds" in m]
-        seconds = float(said[-1]) if said else whole
+        said = [m.get("seconds") for m in messages if isinstance(m, dict)]
+        seconds = next((x for x in reversed(said) if isinstance(x, float)), whole)
         self.measurer.spans.add(seconds)
         return seconds
 
@@ -253,7 +260,7 @@ def _job(position: int, candidate: Candidate) -> _Job:
 
 def _built_of(job: _Job, messages: Sequence[object]) -> bool:
     """Whether a kernel has been built; learns the config's answers."""
-    with suppress(TypeError, ValueError, KeyError):  # a process whose memory was spoilt may say anything
+    with suppress(*_CONFUSED):
         for message in messages:
             if isinstance(message, list):
                 job.config[str(message[0])] = tuples(message[1])
@@ -264,7 +271,7 @@ def _built_of(job: _Job, messages: Sequence[object]) -> bool:
 
 def _result(job: _Job, messages: Sequence[object], error: str, detail: str) -> Measurement:
     """What the candidate says, else how its process ended."""
-    with suppress(TypeError, ValueError, KeyError):
+    with suppress(*_CONFUSED):
         for message in messages:
             if isinstance(message, dict):
                 return Measurement(**{**message["measured"], "config": job.config})

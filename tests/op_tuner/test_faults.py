@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from burnish.compiler.ir import loops as L
+from burnish.compiler.ir import scalar as s
 from burnish.compiler.ir.loops import Alloc, Buffer, For, If, Store
 from burnish.compiler.ir.scalar import Load, Var, const
-from burnish.compiler.ir.types import F32
+from burnish.compiler.ir.types import F32, I64
 from burnish.compiler.templates import naive, registry
 from burnish.op_tuner.apart import Apart, Process
 from burnish.op_tuner.isolate import Local
@@ -31,6 +32,20 @@ def orphan():
     """A process of its own that goes on when the candidate has ended."""
     if os.fork() == 0:
         time.sleep(1000)
+    os._exit(0)
+
+
+def babble(waits=False):
+    """Says what no candidate says."""
+    frame = sys._getframe()
+    while "to_parent" not in frame.f_locals:
+        frame = frame.f_back
+    parent = frame.f_locals["to_parent"]
+    for message in (7, None, [], [[]], ["act"], {}, {"built": 7}, {"built": {"kernel": {}}}, {"seconds": []}):
+        parent.send(message)
+    os.write(parent._stream, b"{\xff[\n")
+    if waits:
+        parent.wait()
     os._exit(0)
 
 
@@ -59,6 +74,24 @@ def wrong(body):
     return changed(lambda st: replace(st, value=st.value + const(1.0, F32)))(body)
 
 
+def outside(body):
+    """Reads an element that is not there, which kernels say instead of doing."""
+    place = s.call("checked", Load("numbers", (const(0),), I64), const(100, I64))
+    numbers = Buffer("numbers", I64, (1,), "register")
+    inside = changed(lambda st: replace(st, value=st.value + Load("x", (place,), F32)))(body)
+    return (Alloc(numbers, (Store("numbers", (const(0),), const(100, I64)), *inside)),)
+
+
+def unsteady(body):
+    """Right in the first run, whose memory is NaN before; others add one to what they find."""
+
+    def store(st):
+        found = Load(st.buffer, st.index, F32)
+        return replace(st, value=s.select(s.call("isnan", found), st.value, found + const(1.0, F32)))
+
+    return changed(store)(body)
+
+
 def endless(body):
     """For years: every round reads what the one before wrote."""
     grown = changed(
@@ -82,12 +115,16 @@ BUILDING = {
     "quit": (sys.exit, "exit", "code 0"),
     "orphan": (orphan, "exit", "code 0"),
     "hoard": (hoard, "memory", ""),
+    "babble": (babble, "exit", "code 0"),
+    "babble and wait": (lambda: babble(waits=True), "exit", "no kernel"),
     "raise": (lambda: 1 / 0, "build", "ZeroDivisionError"),
 }
 RUNNING = {
     "far": (far, "crash", "SIGSEGV"),
     "endless": (endless, "timeout", "more than"),
     "wrong": (wrong, "wrong", "elements"),
+    "unsteady": (unsteady, "wrong", "differ from run to run"),
+    "outside": (outside, "run", "index"),
     "huge": (huge, "memory", ""),
 }
 GOOD = ("none", "well", "fine")
