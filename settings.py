@@ -91,7 +91,11 @@ GPU_POISON = Knob(
     "0",
     "whether a module's memory on an NVIDIA GPU begins as NaN, so that what kernels leave out shows",
 )
-CUDACXX = Knob("CUDACXX", "nvcc, /usr/local/cuda/bin/nvcc", "the CUDA compiler for modules for NVIDIA GPUs")
+CUDACXX = Knob(
+    "CUDACXX",
+    "nvcc, /usr/local/cuda/bin/nvcc, that of `pip install burnish[cuda]`",
+    "the CUDA compiler for modules for NVIDIA GPUs",
+)
 
 KNOBS = (
     CACHE_DIR,

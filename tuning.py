@@ -114,8 +114,8 @@ def tune(
 ) -> Tuning:
     """Measures configs of the model's kernels, the default configs first, and plans again by what it found.
 
-    It ends when `trials` have been tried or `budget` seconds are over (default: ten minutes), whichever is
-    first. Ctrl-C ends it, too, and keeps everything.
+    It ends when `trials` have been tried or `budget` seconds are over, whichever is first (default: ten
+    minutes, or with `trials` no limit). Ctrl-C ends it, too, and keeps everything.
 
     `compile(model, records=…)` with the same target, threads and options makes the plan that was found, with
     the fastest configs; it never gets a config that was measured to be slower than the default.

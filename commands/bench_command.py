@@ -56,7 +56,7 @@ Networks = Sequence[tuple[str, onnx.ModelProto]]
     metavar="NAMES",
     help=f"Other libraries: {', '.join(peers.NAMES)}, all, none. Those not installed are rows that say so. "
     f"Default: {','.join(peers.DEFAULT)}. For CUDA targets: {', '.join(peers.CUDA)}; default: torch. "
-    "Under an emulator: onnxruntime.",
+    "Under an emulator: onnxruntime, litert, arm-compute; default: onnxruntime.",
 )
 @click.option(
     "--batch",
@@ -65,7 +65,14 @@ Networks = Sequence[tuple[str, onnx.ModelProto]]
     metavar="N,…",
     help="Inputs in one run, for networks of the zoo. Files have --dim and --shape.",
 )
-@click.option("--threads", default="1,2", show_default=True, callback=parse_counts, metavar="N,…")
+@click.option(
+    "--threads",
+    default="1,2",
+    show_default=True,
+    callback=parse_counts,
+    metavar="N,…",
+    help="Numbers of threads, a table each; on GPUs and under an emulator one.",
+)
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Interleaved rounds."
 )

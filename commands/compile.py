@@ -53,7 +53,7 @@ from .tune_first import tune_first
     type=click.Choice(WEIGHTS),
     default="packed",
     show_default=True,
-    help="Stored as kernels read them, or smaller, to be transformed when the module is opened.",
+    help="Stored as kernels read them, or smaller, to be transformed when the module is opened (CPUs alone).",
 )
 @MEASURE
 @tuning_options("Tune first")

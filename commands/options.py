@@ -216,7 +216,8 @@ ACCURACY = click.option(
     default=alternatives.ACCURACY,
     show_default=True,
     metavar="BOUND",
-    help="Largest error of an algorithm that a plan may choose, over its largest output.",
+    help="Largest error of an algorithm that a plan may choose, over its largest output; what --precision "
+    "allows is not bounded by it.",
 )
 PRECISION = click.option(
     "--precision",
@@ -232,19 +233,22 @@ RECORDS = click.option(
     "--records",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where measurements are kept, and tuned configs taken from.",
+    help="Where measurements are kept (default: the user's own, `burnish records path`), and tuned configs "
+    "taken from (default: those that ship; where something is measured first, the user's own).",
 )
 MEMORY_LIMIT = click.option(
     "--memory-limit",
     callback=parse_size,
     metavar="SIZE",
-    help="Most memory that weights, arena and scratch memory of a run take: 64MB, 1.5GiB.",
+    help="Most memory that weights, arena and scratch memory of a run take: 64MB, 1.5GiB (needs scipy; "
+    "for the whole network alone).",
 )
 THREADS = click.option(
     "--threads",
     type=click.IntRange(1, MOST_THREADS),
     metavar="N",
-    help="Number of threads (default: all cores; GPUs take one).",
+    help="Number of threads, which code is laid out and tuned for; any number may run it (default: this "
+    "machine's cores; GPUs take one, simulations too).",
 )
 SEARCH_SEED = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the search."

@@ -67,7 +67,10 @@ class Profile:
     help="Run nothing: what Mesa's compiler for it counts.",
 )
 @click.option(
-    "--root", type=click.Path(path_type=Path), metavar="DIR", help="System of aarch64 with that compiler."
+    "--root",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="AArch64 system with that compiler (BURNISH_MALI_ROOT).",
 )
 @compile_options
 @THREADS

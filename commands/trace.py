@@ -35,7 +35,7 @@ Rung = tuple[str, str, str]  # name, title, text
 @click.option(
     "--stop-after",
     metavar="RUNG",
-    help=f"onnx, import, a graph pass, fused, or one of: {', '.join(RUNGS)}",
+    help=f"onnx, import, a graph pass, fused (where operators are), or one of: {', '.join(RUNGS)}",
 )
 @click.option("--target", default="host", show_default=True, metavar="NAME", help="See `burnish targets`.")
 @model_options

@@ -41,9 +41,12 @@ INTERRUPTED = 130  # exit code
 
 @click.command("tune")
 @click.argument("model")
-@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs to measure, in all.")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Configs to measure in this run.")
 @click.option(
-    "--budget", callback=parse_duration, metavar="TIME", help="Time to spend: 90s, 10m (the default), 1.5h."
+    "--budget",
+    callback=parse_duration,
+    metavar="TIME",
+    help="Time to spend: 90s, 1.5h (default: 10m, or with --trials no limit).",
 )
 @RECORDS
 @THREADS

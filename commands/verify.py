@@ -45,7 +45,14 @@ _OTHERWISE = "onnxruntime cannot run this model; compare with --against referenc
     "is installed, and where it differs the definitions.",
 )
 @click.option("--layerwise", is_flag=True, help="Also compare every intermediate value that both have.")
-@click.option("--threads", default="1,2", show_default=True, callback=parse_counts, metavar="N,…")
+@click.option(
+    "--threads",
+    default="1,2",
+    show_default=True,
+    callback=parse_counts,
+    metavar="N,…",
+    help="Numbers of threads to run with.",
+)
 @click.option("--random-weights", is_flag=True, help="First replace weights by seeded random ones.")
 @PRECISION
 @compile_options
