@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from burnish.errors import BurnishError
@@ -24,6 +26,16 @@ def is_required(name: str) -> bool:
     """Whether BURNISH_REQUIRE says that a test may not be skipped for the want of this."""
     wanted = {w.strip() for w in os.environ.get("BURNISH_REQUIRE", "").split(",")}
     return not wanted.isdisjoint({"all", name})
+
+
+def require_module(name: str) -> ModuleType:
+    """A package that Burnish can do without. Where it is missing it is as with `require_tool`."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if is_required(name):
+            pytest.fail(str(error))
+        pytest.skip(str(error), allow_module_level=True)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from burnish.errors import UnsupportedError
 from burnish.models import zoo
 from onnx import helper
 
+from ..conftest import require_module
 from .networks import make, relu
 
 RNG = np.random.default_rng(3)
@@ -86,7 +87,7 @@ def test_litert_computes_the_same(name):
 
 
 def test_what_cannot_be_written_is_named():
-    pytest.importorskip("flatbuffers")
+    require_module("flatbuffers")
     schema = FakeSchema()
     lrn = make([node("LRN", "x", "y", size=3)], {"x": (1, 3, 4, 4)}, {"y": (1, 3, 4, 4)})
     with pytest.raises(UnsupportedError, match=r"LRN node .*: cannot be written to a \.tflite file"):

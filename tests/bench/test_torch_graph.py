@@ -12,8 +12,10 @@ from burnish.errors import UnsupportedError
 from burnish.models import zoo
 from onnx import TensorProto, helper, numpy_helper
 
+from ..conftest import require_module
+
 torch = pytest.importorskip("torch")
-pytest.importorskip("onnxruntime")
+require_module("onnxruntime")
 
 
 def outputs_of(model: onnx.ModelProto, seed: int = 0, half: bool = False):

@@ -11,6 +11,7 @@ from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
 from burnish.op_tuner.records import plain
 
+from ..conftest import require_module
 from .scripts import script
 
 tuning = script("tuning")
@@ -72,8 +73,8 @@ def test_finished_courses_survive_torn_lines(tmp_path, capsys):
 
 
 def test_learned_models_and_transfer(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("xgboost")
-    pytest.importorskip("matplotlib")
+    require_module("xgboost")
+    require_module("matplotlib")
     monkeypatch.setattr(tuning, "SOURCES", ("c3",))
     monkeypatch.setattr(tuning, "TARGETS", ("c11", "matmul1024"))
     given = ["--workloads", "c3,c11", "--records", str(tmp_path / "t.jsonl"), "--trials", "10"]

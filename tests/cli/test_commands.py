@@ -25,6 +25,7 @@ from burnish.op_tuner.records import PLAN, read
 from onnx import TensorProto, helper, save
 
 from ..compiled import quantised
+from ..conftest import require_module
 
 
 def test_compile_then_run_with_files(burnish, two_layers, tmp_path):
@@ -483,7 +484,7 @@ def test_python_dash_m_burnish():
 
 
 def test_inference_session_has_the_interface_of_onnxruntime(two_layers):
-    ort = pytest.importorskip("onnxruntime")
+    ort = require_module("onnxruntime")
     ours, theirs = (module(str(two_layers)) for module in (InferenceSession, ort.InferenceSession))
     for a, b in zip([*ours.get_inputs(), *ours.get_outputs()], [*theirs.get_inputs(), *theirs.get_outputs()]):
         assert (a.name, a.type, a.shape) == (b.name, b.type, b.shape)

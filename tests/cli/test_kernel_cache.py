@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from burnish import pipeline
+from burnish import kernel_cache, pipeline
 from burnish.compiler.target import host
 
 
@@ -36,6 +36,19 @@ def test_a_cpu_of_the_same_name_with_other_features_has_its_own(compiled, monkey
     run()
     assert before and not before & (set(folder.iterdir()) - before)
     assert len(set(folder.iterdir())) == 2 * len(before)
+
+
+@pytest.mark.parametrize("change", ["code_version", "llvmlite"])
+def test_another_burnish_or_llvm_has_its_own(compiled, monkeypatch, change):
+    run, folder = compiled
+    expected = run()
+    before = set(folder.iterdir())
+    if change == "llvmlite":
+        monkeypatch.setattr(kernel_cache.llvmlite, "__version__", "0.0")
+    else:
+        monkeypatch.setattr(kernel_cache, "code_version", lambda: "other")
+    assert run() == expected
+    assert before and len(set(folder.iterdir())) == 2 * len(before)
 
 
 def test_what_a_callers_own_config_gives_is_not_kept(compiled, two_layers):

@@ -9,7 +9,9 @@ from burnish.op_tuner.pretrained import load
 from burnish.op_tuner.records import read
 from burnish.workloads import planned
 
-pytest.importorskip("xgboost")
+from ..conftest import require_module
+
+require_module("xgboost")
 SMALL = ("c3", "c11", "--threads", 1, "--folds", 2)
 
 

@@ -19,6 +19,8 @@ from burnish.models import zoo
 from burnish.op_tuner import records as records_module
 from burnish.op_tuner.records import Records, read
 
+from ..conftest import require_module
+
 pytestmark = pytest.mark.usefixtures("nothing_shipped")
 FAST = ("--threads", 1, "--strategy", "random")
 ONE = {"threads": 1, "strategy": "random"}
@@ -100,7 +102,7 @@ def test_the_command(burnish, tmp_path):
 
 def test_the_learned_model(burnish, tmp_path):
     """With the page of it."""
-    pytest.importorskip("xgboost")
+    require_module("xgboost")
     options = ("--trials", 8, "--records", tmp_path / "r.jsonl", "--threads", 1, "--objective", "regression")
     page = tmp_path / "page.html"
     assert "8 configs measured" in burnish("tune", "digits", "--html", page, *options).stdout

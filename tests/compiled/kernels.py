@@ -21,6 +21,8 @@ from burnish.errors import InternalError, RunError
 from .guarded import GuardedMemory
 
 T = TypeVar("T")
+DRAWS = 20
+"""Of which one should fit."""
 
 
 def runnable_targets() -> list[str]:
@@ -53,8 +55,9 @@ class DrawnConfig(DefaultConfig):
 
 
 def build_drawn(task: KernelTask, symbol: str, number: int = 0) -> Build:
-    """By the task's drawing of this number; answers that the template rejects are drawn again."""
-    for n in range(20 * number, 20 * number + 20):
+    """By the task's drawing of this number; answers that the template rejects are drawn again. AssertionError
+    where it rejects them all."""
+    for n in range(DRAWS * number, DRAWS * (number + 1)):
         cfg = DrawnConfig(f"{n} {task.key}")
         try:
             return build_program(replace(scheduled(task, cfg), name=symbol), task.target)
@@ -62,7 +65,7 @@ def build_drawn(task: KernelTask, symbol: str, number: int = 0) -> Build:
             continue
         except InternalError as error:
             raise InternalError(f"{cfg.chosen}: {error}") from error
-    return build(task, symbol)
+    raise AssertionError(f"{task.algorithm} rejects {DRAWS} drawings for {task.key}")
 
 
 def build(task: KernelTask, symbol: str) -> Build:

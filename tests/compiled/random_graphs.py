@@ -59,7 +59,7 @@ class Builder:
         return bool(self.rng.random() < probability)
 
     def floats(self, shape: Sequence[int], scale: float = 1.0) -> np.ndarray:
-        return (self.rng.uniform(-1, 1, shape) * scale).astype(self.dtype)
+        return np.asarray(self.rng.uniform(-1, 1, shape) * scale, self.dtype)
 
     def number(self, value: float) -> str:
         return self.const(self.dtype.type(value))
@@ -337,7 +337,7 @@ class Builder:
         axis = int(self.rng.integers(x.rank))
         mean = self.emit("Mul", [x.name, self.number(1 / x.shape[axis])], x.shape)
         flags = {"exclusive": int(self.chance(0.5)), "reverse": int(self.chance(0.5))}
-        return self.emit("CumSum", [mean.name, self.ints(axis)], x.shape, **flags)
+        return self.emit("CumSum", [mean.name, self.const(np.array(axis))], x.shape, **flags)
 
     def pad(self, x: Tensor) -> Tensor | None:
         if x.rank == 0 or 0 in x.shape:

@@ -7,38 +7,31 @@ import onnx
 import onnxruntime
 import pytest
 from burnish import pipeline
-from burnish.compiler.ir.graph import interpret
-from burnish.frontends.onnx.importer import import_onnx
+from onnx.reference import ReferenceEvaluator
 
 from .forked import run_forked
 from .kernels import runnable_targets
 from .random_graphs import random_model
 
 SEEDS = range(60)
-TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 3e-2}
-"""Of the largest value: rounding grows through some twenty operators."""
+TOLERANCE = {"float64": 1e-7, "float32": 1e-4, "float16": 3e-2}
+"""Of the largest value: rounding grows through some twenty operators; a sixth, of HardSwish, is an f32 in
+ONNX's reference whatever its operand's type is."""
 
 
 def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """By onnxruntime, or by the operators' references where it refuses the model."""
+    """By onnxruntime; by ONNX's reference for types of which it lacks operators, or rounds fewer results."""
+    names = [o.name for o in model.graph.output]
+    if model.graph.output[0].type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
+        with np.errstate(all="ignore"):
+            return dict(zip(names, ReferenceEvaluator(model).run(names, feeds)))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    names = [o.name for o in model.graph.output]
-    if any(o.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for o in model.graph.output):
-        return by_reference(model, feeds)  # onnxruntime rounds after fewer operators
-    try:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        return dict(zip(names, session.run(names, feeds)))
-    except Exception:
-        return by_reference(model, feeds)
-
-
-def by_reference(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    with np.errstate(all="ignore"):
-        return interpret(import_onnx(model), feeds)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return dict(zip(names, session.run(names, feeds)))
 
 
 def check(seed: int, targets: Sequence[str] = ()) -> None:

@@ -142,7 +142,7 @@ def check(m: onnx.ModelProto, **options: object) -> None:
     found = pipeline.compile(m, threads=2, cache=False, **options).run(feeds)
     for name in graph.outputs:
         scale = np.abs(expected[name]).max()
-        np.testing.assert_allclose(found[name], expected[name], atol=1e-3 * scale)
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=3e-5 * scale)
 
 
 @pytest.mark.parametrize("plan", ["global", "fixed"])

@@ -1,6 +1,8 @@
-"""Kernels for AMD GPUs, compiled offline where there is a clang for them."""
+"""Kernels for AMD GPUs, compiled offline by clang."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 from burnish.compiler.build_kernel import generate
@@ -9,6 +11,7 @@ from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.lower.lower import finished, scheduled
 from burnish.compiler.target import get_target
 
+from ..conftest import is_required
 from . import test_winograd
 from .amdgcn import compiled, compiler, sources_of
 from .cases import build
@@ -16,7 +19,15 @@ from .test_cases import sample
 from .test_tiles import CASES
 
 TARGET = get_target("amd-rdna3")
-pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no clang that compiles for amdgcn")
+OF_THE_DRIVER = re.compile(r"\b(fmod|pow|sin|cos|tan|expm1|log1p)\(")
+"""Functions of f64, which clang alone does not have."""
+
+
+@pytest.fixture(autouse=True)
+def clang():
+    if compiler() is None:
+        what = "there is no clang that compiles for amdgcn (Debian: clang-19)"
+        (pytest.fail if is_required("clang") else pytest.skip)(what)
 
 
 def test_a_networks_kernels_spill_nothing():
@@ -30,11 +41,12 @@ def test_a_networks_kernels_spill_nothing():
 
 def test_operators_compile():
     of_doubles = [c for c in sample() if any(t is not None and t.dtype is F64 for t in c.types)]
-    cases = [*CASES, *(c for c in sample()[::2] if c not in of_doubles)]  # their functions are the driver's
+    cases = [*CASES, *(c for c in sample()[::2] if c not in of_doubles)]
     built = [build(case, TARGET, f"k{n}") for n, case in enumerate(cases)]
     programs = [p for b in built for node in b.programs for p in node.values()]
-    kernels = compiled([generate(finished(p, TARGET), TARGET).ir for p in programs], TARGET)
-    assert len(kernels) >= len(programs) - 10  # those of empty tensors have none
+    sources = [generate(finished(p, TARGET), TARGET).ir for p in programs]
+    whole = [source for source in sources if not OF_THE_DRIVER.search(source)]
+    assert len(compiled(whole, TARGET)) >= len(whole) >= 0.9 * len(programs)
 
 
 def test_winograd_spills_nothing():

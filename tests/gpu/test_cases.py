@@ -1,4 +1,4 @@
-"""Operators as kernels for a GPU: what loops of small cases mean; the last case of each on what there is."""
+"""Operators as kernels for a GPU: what loops of small cases mean; a larger case of each on what there is."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from burnish.compiler.target import TARGETS, Target
 from ..compiled.programs import run_program, work_of
 from ..ops.case import Case
 from .cases import Built, build, check, check_all, gpu_cases
+from .on_this_device import small as of_size
 
 CHUNKS = 4
 WORK_LIMIT = 3000
@@ -19,7 +20,12 @@ WORK_LIMIT = 3000
 
 
 def sample() -> list[Case]:
-    return list({case.op.name: case for case in gpu_cases()}.values())
+    """The largest that is small of every operator, of elementwise ones and reductions of every function."""
+    groups: dict[tuple[object, ...], list[Case]] = {}
+    for case in gpu_cases():
+        functions = [case.op.attributes().get(name) for name in ("fn", "op", "to")]
+        groups.setdefault((case.op.name, *functions), []).append(case)
+    return [of_size(cases)[-1] for cases in groups.values()]
 
 
 class Interpreted:

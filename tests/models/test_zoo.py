@@ -4,6 +4,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from burnish import pipeline
+from burnish.commands.compare import compare
 from burnish.errors import InputError
 from burnish.models.zoo import build, names, random_inputs
 
@@ -113,3 +115,21 @@ def test_errors_say_what_to_do():
         build("dqn", batch=0)
     with pytest.raises(InputError, match="densenet121: batch 2: this network has a fixed batch of 1"):
         build("densenet121", batch=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        *(("resnet18", 48), ("resnet50", 40), ("mobilenet_v1", 64), ("mobilenet_v2", 64)),
+        *(("dqn", None), ("lstm_lm_step", None), ("inception_v1", None), ("digits", None)),
+    ],
+)
+def test_compiled_for_this_machine_it_agrees_with_onnxruntime(name, image):
+    model = build(name, image=image)
+    inputs = random_inputs(model, 1)
+    found = pipeline.compile(model, threads=2).run(inputs)
+    expected = run(model, inputs)
+    assert list(found) == list(expected)
+    for output, array in expected.items():
+        one = compare(output, "host", found[output], array)
+        assert one.ok, one.text()

@@ -15,6 +15,8 @@ from burnish.op_tuner.sketch import sketch
 from burnish.op_tuner.space import Space
 from burnish.workloads import direct_convolution, matrix_product
 
+from ..conftest import require_module
+
 TARGET = TARGETS["x86-64-v3"]
 
 
@@ -49,7 +51,7 @@ def test_scores_of_any_program_are_finite_and_fall_with_loads():
 
 
 def test_models_begin_with_it():
-    pytest.importorskip("xgboost")
+    require_module("xgboost")
     task = direct_convolution("c9", TARGET)
     points, rows = drawn(task)
     own = Learner().task(task)

@@ -15,6 +15,7 @@ from burnish.op_tuner.space import Space
 from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 
+from ..conftest import require_module
 from .tasks import double
 
 CPUS = os.sched_getaffinity(0)
@@ -80,7 +81,7 @@ class Threads(Random):
 
 
 def of_numpy():
-    pools = pytest.importorskip("threadpoolctl").ThreadpoolController().select(user_api="blas")
+    pools = require_module("threadpoolctl").ThreadpoolController().select(user_api="blas")
     return [info for info in pools.info() if "numpy" in info["filepath"]]
 
 
@@ -128,7 +129,7 @@ def test_a_tuner_whose_chooser_ends_goes_on_by_chance(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "burnish.op_tuner.chooser._choose", lambda *asked: os.kill(os.getpid(), signal.SIGKILL)
     )
-    pytest.importorskip("xgboost")
+    require_module("xgboost")
     records = Records(tmp_path / "r.jsonl", shipped=False)
     found = Tuner([Wanted(double(), 1, 1)], records, threads=1, measure=Measurer())
     found.run(trials=100)
@@ -170,7 +171,7 @@ class Measurer:
 
 
 def test_a_tuner_asks_ahead(tmp_path):
-    pytest.importorskip("xgboost")
+    require_module("xgboost")
     records = Records(tmp_path / "r.jsonl", shipped=False)
     found = Tuner([Wanted(double(), 1, 1)], records, threads=1, measure=Measurer())
     for trials in (3, 100):

@@ -15,6 +15,7 @@ from burnish.op_tuner.space import Space
 from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 
+from ..conftest import require_module
 from .tasks import double, wait_until
 
 CPUS = os.sched_getaffinity(0)
@@ -45,7 +46,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def here():
-    pytest.importorskip("xgboost")
+    require_module("xgboost")
     return Choosing("annealing", "rank", 0, None, ())
 
 
@@ -122,7 +123,7 @@ class Measurer:
 
 def test_nobody_waits_for_an_answer(tmp_path, monkeypatch):
     """What is measured until it comes is drawn by chance, and asked for once."""
-    pytest.importorskip("xgboost")
+    require_module("xgboost")
     asked = []
     monkeypatch.setattr(Elsewhere, "ready", False)
     monkeypatch.setattr(Elsewhere, "propose", lambda self, count: pytest.fail("waits"))

@@ -11,6 +11,7 @@ from burnish.op_tuner.course import STRATEGIES, SURE, Course, Times, best_so_far
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.space import Space
 
+from ..conftest import require_module
 from .tasks import double
 from .test_tuner import Measurer, Questions
 
@@ -142,7 +143,7 @@ def test_curves():
 
 
 def test_strategies(task):
-    pytest.importorskip("xgboost")
+    require_module("xgboost")
     assert {type(strategy(name, Space(task), 0)).__name__ for name in STRATEGIES} == {
         "Learning",
         "Genetic",

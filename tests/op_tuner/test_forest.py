@@ -10,7 +10,9 @@ from burnish.errors import InternalError
 from burnish.op_tuner.forest import Forest
 from burnish.op_tuner.pretrained import FOLDER, load
 
-xgboost = pytest.importorskip("xgboost")
+from ..conftest import require_module
+
+xgboost = require_module("xgboost")
 COLUMNS = 7
 
 

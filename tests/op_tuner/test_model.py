@@ -9,6 +9,8 @@ from burnish.compiler.in_child import in_child
 from burnish.errors import InputError, ToolError
 from burnish.op_tuner.model import CostModel, relative_speeds
 
+from ..conftest import require_module
+
 
 def synthetic(n, seed, tasks=("a",), shift=0.0):
     """Rows, seconds and tasks: a cost with a product, a step and a task's own scale; 274 columns of which
@@ -30,7 +32,7 @@ def agreement(score, seconds):
 
 @pytest.fixture
 def xgboost():
-    return pytest.importorskip("xgboost")
+    return require_module("xgboost")
 
 
 @pytest.mark.parametrize("objective", ["rank", "regression"])

@@ -33,9 +33,10 @@ from burnish.op_tuner.tuner import Tuner
 
 from ..compiled.test_conv_algorithms import CONVOLUTIONS, Case, items_of
 from ..compiled.test_drawn_configs import tasks_of
+from ..conftest import require_module
 from .tasks import op_task
 
-pytest.importorskip("xgboost")
+require_module("xgboost")
 ABOUT = About(features.FEATURES, len(features.NAMES), "x86_64", 40, 2, ("a CPU",))
 
 

@@ -19,6 +19,7 @@ from burnish.op_tuner.records import Records, plain
 from burnish.op_tuner.tuned_task import HOPELESS, Wanted
 from burnish.op_tuner.tuner import CONFIRMED, STRATEGIES, Tuner
 
+from ..conftest import require_module
 from .tasks import double, op_task
 
 
@@ -342,7 +343,7 @@ def test_what_is_no_limit_is_refused(tasks, records, limits):
 def test_for_real(tmp_path, strategy):
     """Matrix products, built and measured: every candidate is right, and the model learns from some."""
     if strategy == "annealing":
-        pytest.importorskip("xgboost")
+        require_module("xgboost")
     records = Records(tmp_path / "records.jsonl", shipped=False)
     pairs = [
         Wanted(op_task(MatMul(), "f32[24,20]", "f32[20,32]"), 2, 2),

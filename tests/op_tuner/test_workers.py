@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from threading import Thread
 from types import SimpleNamespace
 
@@ -26,10 +27,11 @@ from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 from burnish.op_tuner.workers import Workers, serve
 
+from ..conftest import require_module
 from .tasks import double, op_task, wait_until
 from .test_isolate import alive
 
-pytest.importorskip("distributed")
+require_module("distributed")
 
 
 class Site:
@@ -338,3 +340,33 @@ def test_the_command_ends_when_asked_to(tmp_path):
         worker.terminate()
         assert worker.wait() == 0
     assert not list(tmp_path.iterdir())
+
+
+@contextmanager
+def worker_command(folder, *options):
+    """`burnish worker`, until it is asked to end; yields the address that it prints."""
+    told = {**os.environ, "TMPDIR": str(folder), "BURNISH_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-m", "burnish", "worker", *map(str, options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=told) as worker:
+        try:
+            yield worker.stdout.readline().removeprefix("measuring for ").strip()
+        finally:
+            worker.terminate()
+            assert worker.wait(60) == 0
+
+
+def test_a_network_is_tuned_by_two_workers_of_a_core_each(tmp_path):
+    cores = sorted(os.sched_getaffinity(0))
+    records = tmp_path / "records.jsonl"
+    command = [sys.executable, "-m", "burnish", "tune", "digits", "--trials", "12", "--threads", "1"]
+    with (
+        worker_command(tmp_path, "--listen", "0", "--cores", cores[0]) as address,
+        worker_command(tmp_path, address, "--cores", cores[-1]) as same,
+    ):
+        assert same == address and address.startswith("tcp://127.0.0.1:")
+        command += ["--workers", address, "--records", records]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr
+    measured = [r for r in Records(records, shipped=False) if not r.network]
+    assert len(measured) >= 12 and all(r.seconds for r in measured if not r.error)
+    assert len({r.task for r in measured}) > 3 and {r.threads for r in measured} == {1}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from burnish import pipeline
 from burnish.compiler.ir.graph import interpret
 from burnish.frontends.onnx.importer import import_onnx
 from onnx import helper
@@ -80,7 +81,7 @@ def floats(*values: float) -> Array:
 
 
 def assert_agrees(node: Node) -> None:
-    """The imported node's references and onnxruntime give the same."""
+    """The imported node's references, what is compiled, and onnxruntime give the same."""
     import onnxruntime
 
     model, feeds = node.model(), node.feeds()
@@ -88,11 +89,18 @@ def assert_agrees(node: Node) -> None:
     expected = session.run(None, feeds)
     for info, array in zip(model.graph.output, expected):
         info.CopyFrom(value_info(info.name, array))
-    graph = import_onnx(model)
     with np.errstate(all="ignore"):
-        actual = interpret(graph, feeds)
-    for name, want in zip(graph.outputs, expected):
-        assert actual[name].dtype == want.dtype
-        whole = want.dtype.kind in "iu"
-        have, want = (a.astype(np.int64) if whole else a for a in (actual[name], want))
-        np.testing.assert_allclose(have, want, rtol=0 if whole else node.tolerance, atol=node.tolerance)
+        interpreted = interpret(import_onnx(model), feeds)
+    compiled = pipeline.compile(model, cache=False).run(feeds)
+    for how, actual in (("interpreted", interpreted), ("compiled", compiled)):
+        assert len(actual) == len(expected)
+        for name, want in zip(actual, expected):
+            assert_close(actual[name], want, node.tolerance, f"{name}, {how}")
+
+
+def assert_close(have: Array, want: Array, tolerance: float, what: str = "") -> None:
+    """Of one type and shape, and within the tolerance, absolute and relative; integers absolute."""
+    assert (have.dtype, have.shape) == (want.dtype, want.shape), what
+    whole = want.dtype.kind in "iu"
+    have, want = (a.astype(np.int64) if whole else a for a in (have, want))
+    np.testing.assert_allclose(have, want, rtol=0 if whole else tolerance, atol=tolerance, err_msg=what)

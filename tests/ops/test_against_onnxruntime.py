@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ..conftest import require_module
 from .one_node import Array, Node, assert_agrees, f32, floats, ints
 
-pytest.importorskip("onnxruntime")
+require_module("onnxruntime")
 RNG = np.random.default_rng(7)
 
 
@@ -234,6 +235,7 @@ RESIZES = [
         for m in ("nearest", "linear")
     ),
     *(Node("Upsample", (X4, floats(1, 1, 2, 3)), {"mode": mode}, opset=9) for mode in ("nearest", "linear")),
+    *(Node("GlobalLpPool", (X4,), {"p": p}) for p in (1, 2, 3)),
     Node("Upsample", (X4,), {"mode": "nearest", "scales": [1.0, 1.0, 2.0, 1.5]}, opset=7),
     *(
         Node(

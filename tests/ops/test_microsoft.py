@@ -14,9 +14,10 @@ from burnish.errors import ModelError, UnsupportedError
 from burnish.frontends.onnx.importer import import_onnx
 from onnx import helper
 
+from ..conftest import require_module
 from .one_node import Array, Node, assert_agrees, f32, floats, ints
 
-pytest.importorskip("onnxruntime")
+require_module("onnxruntime")
 RNG = np.random.default_rng(3)
 
 

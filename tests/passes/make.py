@@ -22,10 +22,15 @@ def make(inputs: dict[str, str], body: Callable[..., str | Sequence[str]]) -> Gr
 
 
 def feed(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    """Of integers of 8 bits all, of other types some around 0."""
     rng = np.random.default_rng(seed)
     arrays = {}
     for name in graph.inputs:
         type = graph.types[name]
+        if type.dtype.is_integer and type.dtype.bits == 8:
+            info = np.iinfo(type.dtype.numpy)
+            arrays[name] = rng.integers(info.min, info.max + 1, type.dims).astype(type.dtype.numpy)
+            continue
         values = rng.normal(size=type.dims) * 3
         arrays[name] = values.astype(type.dtype.numpy)
     return arrays

@@ -17,7 +17,9 @@ from burnish.graph_passes.predict import PredictedCost
 from burnish.models import zoo
 from onnx import TensorProto, helper, numpy_helper
 
-pytest.importorskip("scipy")
+from ..conftest import require_module
+
+require_module("scipy")
 TARGET, THREADS = get_target("x86-64-v3"), 2
 BLOCK = TARGET.lanes(4)
 

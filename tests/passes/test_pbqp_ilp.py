@@ -12,6 +12,7 @@ from burnish.errors import InfeasibleError, InputError, ToolError
 from burnish.graph_passes.pbqp import Problem, evaluate, solve
 from burnish.graph_passes.pbqp_ilp import solve_ilp
 
+from ..conftest import require_module
 from . import pbqp_graphs as graphs
 
 Weights = dict[str, np.ndarray]
@@ -28,7 +29,7 @@ def enumerated(problem: Problem, weights: Weights, limit: float) -> float:
 
 
 def test_random_small_graphs_equal_enumeration() -> None:
-    pytest.importorskip("scipy")
+    require_module("scipy")
     bounded = refused = 0
     for seed in range(100):
         problem = graphs.small(seed)
@@ -52,7 +53,7 @@ def test_random_small_graphs_equal_enumeration() -> None:
 
 
 def test_network_within_half_of_its_memory() -> None:
-    pytest.importorskip("scipy")
+    require_module("scipy")
     problem = graphs.residual_chain(60, 1)
     weights = {name: np.arange(len(costs))[::-1] * 1e6 for name, costs in problem.nodes.items()}
     free = solve(problem)
@@ -64,7 +65,7 @@ def test_network_within_half_of_its_memory() -> None:
 
 def test_a_limit_is_kept_exactly() -> None:
     """One byte too much in a gigabyte is within the tolerance of HiGHS, but not within the limit."""
-    pytest.importorskip("scipy")
+    require_module("scipy")
     nodes = {name: np.array([1.0, 2.0]) for name in "ab"}
     weights = {name: np.array([5e8, 4e8]) for name in "ab"}
     solution = solve_ilp(Problem(nodes, {}), weights, 1e9 - 1)

@@ -19,6 +19,7 @@ from .conftest import NBYTES, ROWS, WEIGHTS, chain_meaning, chain_plan, prepared
 from .test_run import gang_plan, gather_plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+NO_MEMORY, NO_THREAD = -2, -3
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 
@@ -28,7 +29,7 @@ def link(kernels, plan: Plan, out: Path, weights: bytes = b"") -> Path:
 
 
 def execute(*command, cwd: Path | None = None, status: int = 0) -> str:
-    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
+    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, timeout=240)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -336,3 +337,94 @@ def test_sanitizers_find_nothing(sanitizer, tmp_path, require_tool):
         ["./main", "plan.bin"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+REFUSED_MAIN = """
+#include "burnish.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern int32_t burnish_module_create(const void *, uint64_t, const void *, uint64_t, const burnish_kernel *,
+                                     uint64_t, const burnish_api **, burnish_error *);
+extern void burnish_module_destroy(const burnish_api *);
+int32_t add_one(const burnish_call *, int64_t, int64_t, int32_t);
+int32_t multiply(const burnish_call *, int64_t, int64_t, int32_t);
+int32_t reverse(const burnish_call *, int64_t, int64_t, int32_t);
+int32_t rotate(const burnish_call *, int64_t, int64_t, int32_t);
+
+static _Alignas(64) unsigned char plan[1 << 16], weights[4096];
+static int left, refused;  /* calls until one is refused */
+
+static int refuses(void) { return !left-- ? ++refused : 0; }
+
+void *__real_malloc(size_t);
+void *__real_calloc(size_t, size_t);
+int __real_posix_memalign(void **, size_t, size_t);
+int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+void *__wrap_malloc(size_t n) { return refuses() ? NULL : __real_malloc(n); }
+void *__wrap_calloc(size_t n, size_t size) { return refuses() ? NULL : __real_calloc(n, size); }
+int __wrap_posix_memalign(void **out, size_t align, size_t n) {
+  return refuses() ? 12 : __real_posix_memalign(out, align, n);
+}
+int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), void *x) {
+  return refuses() ? 11 : __real_pthread_create(t, a, f, x);
+}
+
+static int32_t attempt(size_t size, int32_t threads, unsigned char *result, burnish_error *error) {
+  const burnish_kernel chain[] = {add_one, multiply, reverse, rotate};
+  const burnish_api *model;
+  burnish_options options = BURNISH_OPTIONS;
+  burnish_context *context;
+  options.threads = threads;
+  int32_t status = burnish_module_create(plan, size, weights, 4096, chain, 4, &model, error);
+  if (status) return status;
+  status = model->create(model, &options, &context, error);
+  if (!status) {
+    status = model->run(context);
+    if (status) *error = *model->last_error(context);
+    memcpy(result, model->output_data(context, 0), 4096);
+    model->destroy(context);
+  }
+  burnish_module_destroy(model);
+  return status;
+}
+
+int main(int argc, char **argv) {
+  static unsigned char right[4096], found[4096];
+  burnish_error error = {0};
+  FILE *file = fopen(argv[argc - 1], "rb");
+  size_t size = fread(plan, 1, sizeof plan, file);
+  fclose(file);
+  for (int n = 0; n < 4096; n++) weights[n] = n % 7;
+  left = -1;
+  if (attempt(size, 3, right, &error)) return puts(error.message), 1;
+  for (int n = 0;; n++) {
+    left = n, refused = 0;
+    int32_t status = attempt(size, 3, found, &error);
+    printf("%d %s\\n", status, status ? error.message : "");
+    if (!status && memcmp(right, found, sizeof right)) return puts("another result"), 1;
+    if (!refused) return status;
+  }
+}
+"""
+WRAPPED = ("malloc", "calloc", "posix_memalign", "pthread_create")
+
+
+def test_whatever_the_system_refuses_is_said(tmp_path, require_tool):
+    """Memory or a thread, one call after the other: no crash and no leak."""
+    cc = [require_tool("cc"), "-std=c11", "-O1", "-g", "-fsanitize=address,undefined"]
+    (tmp_path / "main.c").write_text(REFUSED_MAIN)
+    (tmp_path / "plan.bin").write_bytes(encode(sanitized_plan()))
+    includes = [f"-I{include_dir()}", f"-I{build.source_dir()}"]
+    kernels = Path(__file__).parent / "kernels.c"
+    wrapped = ["-Wl," + ",".join(f"--wrap={name}" for name in WRAPPED)]
+    execute(
+        *cc, *includes, "main.c", kernels, *RUNTIME, *wrapped, "-pthread", "-ldl", "-o", "main", cwd=tmp_path
+    )
+    said = execute("./main", "plan.bin", cwd=tmp_path).splitlines()
+    codes = [int(line.partition(" ")[0]) for line in said]
+    assert codes[-1] == 0 and set(codes) == {0, NO_MEMORY, NO_THREAD}
+    assert all(line.partition(" ")[2] for line, code in zip(said, codes) if code)
+    assert codes[:-1].count(0) == 1, "the second thread that would prepare weights"

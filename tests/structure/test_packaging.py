@@ -34,8 +34,7 @@ def test_package_data_exists():
     for package, patterns in config()["options.package_data"].items():
         folder = ROOT.joinpath(*package.split(".")[1:])
         for pattern in patterns.replace(",", " ").split():
-            if pattern not in ("records/*.jsonl", "data/*.model"):  # shipped once something has been tuned
-                assert list(folder.glob(pattern)), f"{package}: nothing matches {pattern}"
+            assert list(folder.glob(pattern)), f"{package}: nothing matches {pattern}"
 
 
 def test_files_stay_readable():
