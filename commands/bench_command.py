@@ -37,10 +37,10 @@ from .files import check_different, check_writable, write_file
 from .options import (
     SEED,
     compile_options,
-    parse_counts,
     parse_files,
     parse_optional_counts,
     parse_precisions,
+    thread_counts,
     tuning_options,
 )
 from .source import find_source, static_model
@@ -65,14 +65,7 @@ Networks = Sequence[tuple[str, onnx.ModelProto]]
     metavar="N,…",
     help="Inputs in one run, for networks of the zoo. Files have --dim and --shape.",
 )
-@click.option(
-    "--threads",
-    default="1,2",
-    show_default=True,
-    callback=parse_counts,
-    metavar="N,…",
-    help="Numbers of threads, a table each; on GPUs and under an emulator one.",
-)
+@thread_counts("Numbers of threads, a table each; on GPUs and under an emulator one.")
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Interleaved rounds."
 )

@@ -250,6 +250,15 @@ THREADS = click.option(
     help="Number of threads, which code is laid out and tuned for; any number may run it (default: this "
     "machine's cores; GPUs take one, simulations too).",
 )
+
+
+def thread_counts(what: str) -> Callable[[F], F]:
+    """--threads of commands that take several numbers of them."""
+    return click.option(
+        "--threads", default="1,2", show_default=True, callback=parse_counts, metavar="N,…", help=what
+    )
+
+
 SEARCH_SEED = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the search."
 )

@@ -36,7 +36,7 @@ from ..op_tuner.records import Records
 from ..op_tuner.space import Space
 from ..workloads import Workload, choices, distinct, planned, zoo_networks
 from .files import check_different, check_writable
-from .options import RECORDS, parse_counts, parse_duration
+from .options import RECORDS, parse_duration, thread_counts
 from .progress import Report, show_progress
 from .report import console_of
 
@@ -58,14 +58,7 @@ LEAST, MOST = 8, 256
     help="Time to measure: 90s, 10m, 1.5h (default: until there are enough samples).",
 )
 @click.option("--no-measure", is_flag=True, help="Fit to the records as they are.")
-@click.option(
-    "--threads",
-    default="1,2",
-    show_default=True,
-    metavar="N,N…",
-    callback=parse_counts,
-    help="Numbers of threads that tasks are laid out for.",
-)
+@thread_counts("Numbers of threads that tasks are laid out for.")
 @click.option(
     "--folds",
     type=click.IntRange(min=2),

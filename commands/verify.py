@@ -22,7 +22,7 @@ from ..models import zoo
 from ..op_tuner.child import ChildEnded, answer_of
 from ..pipeline import Module, load
 from .compare import Check, compare, same_bits
-from .options import PRECISION, SEED, compile_options, parse_counts
+from .options import PRECISION, SEED, compile_options, thread_counts
 from .peers import Network, OnnxRuntime
 from .peers.base import least_tolerance
 from .source import Source, find_source, open_module, random_feeds
@@ -45,14 +45,7 @@ _OTHERWISE = "onnxruntime cannot run this model; compare with --against referenc
     "is installed, and where it differs the definitions.",
 )
 @click.option("--layerwise", is_flag=True, help="Also compare every intermediate value that both have.")
-@click.option(
-    "--threads",
-    default="1,2",
-    show_default=True,
-    callback=parse_counts,
-    metavar="N,…",
-    help="Numbers of threads to run with.",
-)
+@thread_counts("Numbers of threads to run with.")
 @click.option("--random-weights", is_flag=True, help="First replace weights by seeded random ones.")
 @PRECISION
 @compile_options

@@ -271,10 +271,12 @@ def test_valgrind_finds_nothing(examples, modules, require_tool):
 
 DEVICE_SOURCES = dict.fromkeys(source for sources in build.DEVICES.values() for source in sources)
 RUNTIME = [f"{build.source_dir()}/{name}.c" for name in (*build.CORE, "memory", *DEVICE_SOURCES)]
-SANITIZED_MAIN = """
+LINKED = """
 #include "burnish.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 extern int32_t burnish_module_create(const void *, uint64_t, const void *, uint64_t, const burnish_kernel *,
                                      uint64_t, const burnish_api **, burnish_error *);
@@ -285,6 +287,11 @@ int32_t reverse(const burnish_call *, int64_t, int64_t, int32_t);
 int32_t rotate(const burnish_call *, int64_t, int64_t, int32_t);
 
 static _Alignas(64) unsigned char plan[1 << 16], weights[4096];
+"""
+"""What a program sees that a module is linked into."""
+SANITIZED_MAIN = (
+    LINKED
+    + """
 
 int main(int argc, char **argv) {
   const burnish_kernel chain[] = {add_one, multiply, reverse, rotate};
@@ -308,6 +315,7 @@ int main(int argc, char **argv) {
   return 0;
 }
 """
+)
 
 
 def sanitized_plan() -> Plan:
@@ -339,22 +347,9 @@ def test_sanitizers_find_nothing(sanitizer, tmp_path, require_tool):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-REFUSED_MAIN = """
-#include "burnish.h"
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-extern int32_t burnish_module_create(const void *, uint64_t, const void *, uint64_t, const burnish_kernel *,
-                                     uint64_t, const burnish_api **, burnish_error *);
-extern void burnish_module_destroy(const burnish_api *);
-int32_t add_one(const burnish_call *, int64_t, int64_t, int32_t);
-int32_t multiply(const burnish_call *, int64_t, int64_t, int32_t);
-int32_t reverse(const burnish_call *, int64_t, int64_t, int32_t);
-int32_t rotate(const burnish_call *, int64_t, int64_t, int32_t);
-
-static _Alignas(64) unsigned char plan[1 << 16], weights[4096];
+REFUSED_MAIN = (
+    LINKED
+    + """
 static int left, refused;  /* calls until one is refused */
 
 static int refuses(void) { return !left-- ? ++refused : 0; }
@@ -409,6 +404,7 @@ int main(int argc, char **argv) {
   }
 }
 """
+)
 WRAPPED = ("malloc", "calloc", "posix_memalign", "pthread_create")
 
 

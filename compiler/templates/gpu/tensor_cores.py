@@ -159,7 +159,6 @@ def _algorithm(p: Precision) -> Algorithm:
 
 
 ALGORITHMS = tuple(map(_algorithm, PRECISIONS.values()))
-_PACKS = {algorithm.name: algorithm.weights for algorithm in ALGORITHMS}
 
 
 # --- the template ---------------------------------------------------------------------------------------
@@ -254,17 +253,17 @@ def schedule(task: KernelTask, p: Params) -> Program:
     assert precision is not None
 
     def tiled(product: Product, epilogue: Epilogue) -> Stmt:
-        builder = _Builder(product, p, precision, _rounded_before(task, product))
+        rounded = _rounded_before(task, product) if precision.dtype is F32 else (False, False)
+        builder = _Builder(product, p, precision, rounded)
         return builder.blocks.around((builder.a, builder.b), builder.thread(epilogue))
 
     return split_sum(task, p.parts, tiled)
 
 
 def _rounded_before(task: KernelTask, p: Product) -> tuple[bool, bool]:
-    """Which of the factors have been rounded when compiling."""
+    """Which of the factors `rounded_weights` has rounded, of a product in TF32."""
     assert isinstance(task.op, FusedOp) and task.expr is not None
-    packs = _PACKS[task.transformed](task.op, task.target.lanes(4))
-    names = {task.expr.params[n][0] for n, pack in packs.items() if isinstance(pack, Rounding)}
+    names = {task.expr.params[n][0] for n in weights(task.op, task.target.lanes(4))}
     left, right = (is_copy(f) and {x.tensor for x in s.loads(f)} <= names for f in (p.left, p.right))
     return left, right
 
