@@ -27,15 +27,14 @@ from burnish.compiler.lower.lower import scheduled
 from burnish.compiler.target import host
 from burnish.errors import BurnishError, InputError
 from burnish.models.convolutions import WORKLOADS
-from burnish.op_tuner.course import STRATEGIES, strategy
+from burnish.op_tuner.course import STRATEGIES, Course, begin
 from burnish.op_tuner.features import evaluate
 from burnish.op_tuner.model import load_xgboost
 from burnish.op_tuner.numbered import Numbered
 from burnish.op_tuner.records import Records, typical
-from burnish.op_tuner.search import Random, Strategy
+from burnish.op_tuner.search import Random
 from burnish.op_tuner.sketch import sketch
 from burnish.op_tuner.space import Point, Space
-from burnish.op_tuner.tuner import BATCH
 from burnish.workloads import direct_convolution
 
 NOISE = 0.003
@@ -96,12 +95,12 @@ class Known:
         return [self._times[p] for p in points]
 
 
-def course(known: Known, search: Strategy, seed: int, trials: int) -> list[float]:
+def played(known: Known, course: Course, seed: int, trials: int) -> list[float]:
     """After each trial, the time of what the search would return."""
-    noise = np.random.default_rng(seed)
+    noise, search = np.random.default_rng(seed), course.strategy
     worth: list[float] = []
     best, returned = math.inf, math.inf
-    while len(worth) < trials and (batch := search.propose(min(BATCH, trials - len(worth)))):
+    while len(worth) < trials and (batch := search.propose(min(course.batch, trials - len(worth)))):
         for point, seconds in zip(batch, known.times(batch)):
             told = None if seconds is None else seconds * (1 + NOISE * noise.standard_normal())
             search.tell(point, told)
@@ -143,9 +142,9 @@ def main(arguments: Sequence[str]) -> int:
     for name in options.workloads.split(","):
         known, own = Known(name, records), []
         for seed in range(options.seeds):
-            wanted = course(known, Random(known.space, seed), seed, RANDOM)[-1]
-            search = strategy(options.strategy, known.space, seed)
-            own.append(judged(course(known, search, seed, options.trials), wanted))
+            wanted = played(known, Course(Random(known.space, seed)), seed, RANDOM)[-1]
+            course = begin(options.strategy, known.space, seed)
+            own.append(judged(played(known, course, seed, options.trials), wanted))
         every += own
         print(line(name, own), flush=True)
     print(line("all", every))

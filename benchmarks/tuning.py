@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ from burnish.commands.machine import describe_machine
 from burnish.commands.progress import show_progress
 from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.target import host
-from burnish.errors import BurnishError, InputError
+from burnish.errors import BurnishError, InputError, ToolError
 from burnish.models.convolutions import WORKLOADS
 from burnish.op_tuner.costs import made_by
-from burnish.op_tuner.course import STRATEGIES, Course, Times, best_so_far, strategy
+from burnish.op_tuner.course import STRATEGIES, Course, Times, begin, best_so_far
 from burnish.op_tuner.learner import Learner
 from burnish.op_tuner.records import Records, tuples
 from burnish.op_tuner.space import Point, Space
@@ -56,8 +57,8 @@ LEVELS = (0.9, 0.95, 0.98, 0.99, 1.0)
 up to a percent: who first reaches the whole speed is chance."""
 CONFIRMED = 3
 """How many of a course's fastest configs are measured again."""
-ROUNDS = {"matmul1024": 25}
-"""How often: the matrix product's medians of five vary by 1 %. The others 5 times."""
+OFTEN, ROUNDS = 9, {"matmul1024": 25}
+"""How often: medians of five vary as much as there is left to find in the end, the matrix product's most."""
 NEAR = 1.25
 """Times what a course returns: slower than that, what it would have returned early is not measured again."""
 SCRATCH, TRANSFER = "from scratch", "transfer"
@@ -169,7 +170,7 @@ def run_courses(
     points = [p for course in courses.values() for p in course.fastest(CONFIRMED)]
     points += [p for steps in returned.values() for p in steps.values()]
     progress(f"{name}: what was the fastest again", total, total)
-    again = times.again(task, points, ROUNDS.get(name, 5))
+    again = times.again(task, points, ROUNDS.get(name, OFTEN))
     for (how, seed), course in courses.items():
         best = min((again[p] for p in course.fastest(CONFIRMED)), default=math.inf)
         steps = tuple((trial, rounded(again[p])) for trial, p in returned[how, seed].items())
@@ -202,7 +203,7 @@ def compare(options: argparse.Namespace, times: Times, finished: Finished, progr
             for how in options.strategies
             if finished.find(task, how, seed, options.trials) is None
         ]
-        courses = {(how, seed): Course(strategy(how, space, seed)) for how, seed in missing}
+        courses = {(how, seed): begin(how, space, seed) for how, seed in missing}
         run_courses(name, task, courses, options.trials, times, finished, progress)
 
 
@@ -221,9 +222,7 @@ def transfer(options: argparse.Namespace, times: Times, finished: Finished, prog
                     own = learners[TRANSFER].task(source)
                     for point, (seconds, *_) in times.of(source).items():
                         own.tell(point, seconds)
-            courses = {
-                (how, seed): Course(strategy("rank", Space(task), seed, learners[how])) for how in names
-            }
+            courses = {(how, seed): begin("rank", Space(task), seed, learners[how]) for how in names}
             run_courses(name, task, courses, options.trials, times, finished, progress)
 
 
@@ -401,6 +400,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str], **measuring: Any) -> int:
     options = parse(arguments)
     options.records.parent.mkdir(parents=True, exist_ok=True)
+    if options.pictures:  # what would fail in the end, after hours
+        options.pictures.mkdir(parents=True, exist_ok=True)
+        if find_spec("matplotlib") is None:
+            raise ToolError('--pictures needs matplotlib: pip install "burnish[bench]"')
     finished = Finished(options.courses or options.records.with_suffix(".courses"))
     started = time.monotonic()
     if not options.report:

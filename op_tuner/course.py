@@ -30,6 +30,9 @@ SURE = 3
 """Measurements of what may be the fastest."""
 CLOSE = 1.01
 """Within which times of the fastest a config may be it."""
+TOLD = 2
+"""Trials after which a model is told of them: the first ones tell it most. A tuner waits for more, so that
+candidates are built side by side."""
 STRATEGIES = (*OBJECTIVES, "genetic", "random")
 """By what they learn: annealing on a model that ranks, or on one of times; crossing the fastest; nothing."""
 
@@ -170,6 +173,11 @@ def strategy(name: str, space: Space, seed: int, learner: Learner | None = None)
     if name not in STRATEGIES:
         raise InputError(f"strategy {name!r}: expected one of {', '.join(STRATEGIES)}")
     return {"genetic": Genetic, "random": Random}[name](space, seed)
+
+
+def begin(name: str, space: Space, seed: int, learner: Learner | None = None) -> Course:
+    """The course of one of STRATEGIES, before its first trial; as `strategy`."""
+    return Course(strategy(name, space, seed, learner), TOLD if name in OBJECTIVES else BATCH)
 
 
 def best_so_far(times: Sequence[float | None]) -> list[float]:

@@ -74,8 +74,9 @@ class Built:
 
 @dataclass(frozen=True)
 class Measurement:
-    """`seconds` is the median, of a GPU, whose clock ticks every half microsecond, the trimmed mean; `spread`
-    (upper - lower quartile) / median; `error` is None or one of
+    """`seconds` is the lower quartile of the runs, since whatever else a machine does makes them slower; of a
+    GPU, whose clock ticks every half microsecond, the trimmed mean. `spread` is (upper - lower quartile) /
+    median; `error` is None or one of
 
     rejected  the config contradicts itself      run      the kernel reported an error
     build     lowering or code generation fails  wrong    it computes something else
@@ -192,14 +193,17 @@ def run(
         return Measurement.failed(what, str(error), built.config)
     if wrong:
         return Measurement.failed("wrong", wrong, built.config)
-    return replace(measurement_of(times, task.target, built.config), pace=runner.pace())
+    return replace(measurement_of(runner.steady(times), task.target, built.config), pace=runner.pace())
 
 
-def measurement_of(times: Sequence[float], target: Target, config: Mapping[str, object]) -> Measurement:
+def measurement_of(
+    times: Sequence[float] | np.ndarray, target: Target, config: Mapping[str, object]
+) -> Measurement:
     """Of a candidate by the seconds of its runs."""
     low, median, high = np.percentile(times, (25, 50, 75))
     spread = float((high - low) / max(median, 1e-12))
-    return Measurement(middle(times, target), spread, len(times), config=config)
+    seconds = float(low) if target.gpu is None else middle(times, target)
+    return Measurement(seconds, spread, len(times), config=config)
 
 
 def require_runnable(target: Target) -> None:
@@ -339,7 +343,16 @@ class _Runner:
             self.load(0, turns_of(given, self.evict))
             self.once()
 
+    def steady(self, times: Sequence[float]) -> np.ndarray:
+        """(n,) seconds that the last n runs would have taken at the clock of `pace`: it changes within a
+        measurement."""
+        chains = np.array(self.chains[-len(times) :])
+        if not self.paced or not chains.all():
+            return np.array(times)
+        return np.array(times) * np.median(self.chains) / chains
+
     def pace(self) -> float:
+        """Of the median run."""
         chain = np.median(self.chains or [0.0])
         return _LINKS / float(chain) if chain > 0 else 0.0
 

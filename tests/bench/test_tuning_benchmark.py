@@ -78,7 +78,7 @@ def test_learned_models_and_transfer(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(tuning, "SOURCES", ("c3",))
     monkeypatch.setattr(tuning, "TARGETS", ("c11", "matmul1024"))
     given = ["--workloads", "c3,c11", "--records", str(tmp_path / "t.jsonl"), "--trials", "10"]
-    code = tuning.main([*given, "--seeds", "1", "--pictures", str(tmp_path)], measure=Measurer())
+    code = tuning.main([*given, "--seeds", "1", "--pictures", str(tmp_path / "new")], measure=Measurer())
     out = capsys.readouterr().out
     assert code == 0
     first, second = out.split("Trained on c3:")
@@ -86,8 +86,8 @@ def test_learned_models_and_transfer(tmp_path, capsys, monkeypatch):
     assert set(rows) == {"| workload", "| ---", "| c3", "| c11", "| geomean"}
     assert all(float(speed) > 0 for speed in rows["| c3"][2:6]) and 0.5 <= float(rows["| c3"][6]) <= 2
     assert all(line in second for line in ("| c11 | 1 |", "| matmul1024 | 1 |", "| geomean |"))
-    assert (tmp_path / "tuning-curves.png").stat().st_size > 1000
-    assert (tmp_path / "tuning-transfer.png").stat().st_size > 1000
+    assert (tmp_path / "new" / "tuning-curves.png").stat().st_size > 1000
+    assert (tmp_path / "new" / "tuning-transfer.png").stat().st_size > 1000
 
 
 def test_transfer_needs_its_sources(tmp_path):

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from burnish.compiler.templates import registry
 from burnish.errors import InputError
-from burnish.op_tuner.course import STRATEGIES, SURE, Course, Times, best_so_far, strategy
+from burnish.op_tuner.course import STRATEGIES, SURE, TOLD, Course, Times, begin, best_so_far, strategy
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.space import Space
+from burnish.op_tuner.tuner import BATCH
 
 from ..conftest import require_module
 from .tasks import double
@@ -135,6 +136,17 @@ def test_records_of_other_compilers_are_not_told(tmp_path, task, monkeypatch):
     run(task, times_of(tmp_path, Measurer()), trials=8)
     monkeypatch.setattr("burnish.op_tuner.course.made_by", lambda: "another")
     assert not times_of(tmp_path, Measurer()).of(task)
+
+
+def test_a_model_hears_of_its_trials_sooner_than_other_strategies(tmp_path, task):
+    require_module("xgboost")
+    times = times_of(tmp_path, Measurer())
+    courses = {name: begin(name, Space(task), 0) for name in STRATEGIES}
+    assert all(course.advance(times, task, 40) for course in courses.values())
+    assert {name: len(course.times) for name, course in courses.items()} == {
+        "rank": TOLD, "regression": TOLD, "genetic": BATCH, "random": BATCH,
+    }  # fmt: skip
+    assert TOLD < BATCH and courses["rank"].points == courses["random"].points[:TOLD], "by chance at first"
 
 
 def test_curves():

@@ -21,7 +21,7 @@ from burnish.compiler.target import get_target
 from burnish.errors import InputError
 from burnish.op_tuner import check
 from burnish.op_tuner import operands as operands_module
-from burnish.op_tuner.measure import PACE, Recorder, build, measure, plan_of
+from burnish.op_tuner.measure import PACE, Recorder, _Runner, build, measure, measurement_of, plan_of
 from burnish.op_tuner.operands import index_bounds, operands
 
 from .tasks import double, expr_task, op_task
@@ -49,6 +49,16 @@ def test_the_clock_is_told_by_a_chain_that_is_in_the_caches():
     )
     own, first, last = plan.steps[-3:]
     assert own.node and first == last and last.kernel == PACE and not last.node
+
+
+def test_runs_count_as_at_one_clock_and_the_slowest_do_not_tell():
+    runner = object.__new__(_Runner)
+    runner.paced, runner.chains = True, [5.0, 1.0, 2.0, 1.0, 1.0]
+    assert runner.steady([3.0, 6.0, 3.0, 12.0]).tolist() == [3.0, 3.0, 3.0, 12.0]
+    runner.paced = False
+    assert runner.steady([3.0, 6.0]).tolist() == [3.0, 6.0]
+    found = measurement_of([4.0, 3.0, 3.0, 9.0, 3.0], double().target, {})
+    assert found.seconds == 3.0 and found.spread == pytest.approx(1 / 3)
 
 
 def test_a_bigger_task_takes_longer():
