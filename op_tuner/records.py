@@ -64,7 +64,7 @@ class Record:
     hardware: Hardware
     config: Mapping[str, Any]  # the answers to the template's questions
     evict: int  # bytes of other memory that were read before every run, as a network does
-    seconds: float | None  # median of the runs
+    seconds: float | None  # as of a `Measurement`; of older records the median of the runs
     spread: float  # (upper - lower quartile) / median
     runs: int
     error: str | None
