@@ -171,10 +171,13 @@ def command(
     names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
     reports: Any = bench_counts_report if emulated else bench_report
 
-    def keep(found: Any) -> None:
-        """What there is so far: whatever ends a long comparison, its rows until then are there."""
-        if json_file and (json_file.is_file() or not json_file.exists()):  # a pipe takes one document
-            write_file(json_file, reports.to_json(found))
+    def write(found: Any, so_far: bool = False) -> None:
+        """Whatever ends a long comparison, its rows until then are in all files."""
+        report = reports.report(found)
+        texts = {json_file: reports.to_json(found), markdown: report.to_markdown(), html: report.to_html()}
+        for path, text in texts.items():
+            if path and not (so_far and path.exists() and not path.is_file()):  # a pipe takes one document
+                write_file(path, text)
 
     result: Any
     if emulated:
@@ -201,15 +204,10 @@ def command(
                         own(model, threads=count, measure=True, records=records, precision=kind)
 
         timed = partial(_timed, networks, contestants, machine, gpu)
+        keep = partial(write, so_far=True)
         result = timed(threads=threads, rounds=rounds, seed=seed, ahead=ahead, keep=keep)
-    report = reports.report(result)
-    report.show()
-    if json_file:
-        write_file(json_file, reports.to_json(result))
-    if markdown:
-        write_file(markdown, report.to_markdown())
-    if html:
-        write_file(html, report.to_html())
+    reports.report(result).show()
+    write(result)
     if failed := [row for group in result.groups for row in group.rows if row.subject and row.failed]:
         raise BurnishError(
             f"{len(failed)} of our own rows failed; {failed[0].contestant}: {failed[0].reason}"

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
@@ -366,6 +367,21 @@ def test_bench_fails_where_our_own_row_does(burnish, monkeypatch):
     done = burnish("bench", "digits", "--against", "none", "--threads", 1, "--rounds", 1, code=1)
     assert "1 of our own rows failed; burnish: there is no melting" in done.stderr
     assert "there is no melting" in done.stdout
+
+
+def test_bench_keeps_the_rows_of_networks_before_an_interruption(burnish, monkeypatch, tmp_path):
+    def interrupted(session, *arguments, **options):
+        if session.network.name == "dqn":
+            raise KeyboardInterrupt
+        return compare_apart(session, *arguments, **options)
+
+    compare_apart = bench_command.compare_apart
+    monkeypatch.setattr(bench_command, "compare_apart", interrupted)
+    files = {f"--{kind}": tmp_path / f"rows.{kind}" for kind in ("json", "markdown", "html")}
+    options = ("--against", "none", "--threads", 1, "--rounds", 1)
+    burnish("bench", "digits", "dqn", *options, *chain.from_iterable(files.items()), code=130)
+    for file in files.values():
+        assert "digits" in file.read_text() and "dqn" not in file.read_text()
 
 
 def test_bench_without_a_gpu_says_that_nothing_was_measured(burnish, error, monkeypatch):
