@@ -90,6 +90,14 @@ def test_learned_models_and_transfer(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "new" / "tuning-transfer.png").stat().st_size > 1000
 
 
+def test_pictures_that_cannot_be_drawn_are_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "find_spec", lambda name: None)
+    measure = Measurer()
+    with pytest.raises(tuning.ToolError, match="needs matplotlib"):
+        tuning.main(arguments(tmp_path, *BLACK_BOXES, "--pictures", str(tmp_path)), measure=measure)
+    assert not measure.count
+
+
 def test_transfer_needs_its_sources(tmp_path):
     with pytest.raises(tuning.InputError, match="transfer needs measurements of c1, c2, c4, c5, c6"):
         tuning.main(arguments(tmp_path, *BLACK_BOXES[:-1]), measure=Measurer())
