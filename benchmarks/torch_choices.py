@@ -28,10 +28,12 @@ from burnish.commands.peers import Network
 from burnish.commands.peers.torch_cuda_peer import TorchCuda, set_precision
 from burnish.commands.peers.torch_graph import torch_module
 from burnish.compiler.target import host_threads
+from burnish.errors import BurnishError
 from burnish.models import zoo
 
 PRODUCTS = ("conv2d", "linear", "matmul")
-FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+PRECISIONS = ("f32", "tf32")
+FOLDER, THREADS = "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS"
 
 Piece = tuple[Any, list[tuple[int, ...]]]
 """A torch.fx.GraphModule of one product, and the shapes of its inputs."""
@@ -83,7 +85,6 @@ def choose(piece: Piece, precision: str, device: str) -> float:
 
     start = time.perf_counter()
     module, shapes = piece
-    _write_together()
     set_precision(precision)
     inputs = [torch.randn(shape, device=device) for shape in shapes]
     with torch.inference_mode():
@@ -127,8 +128,10 @@ def side_by_side(what: str, jobs: Mapping[str, Any], processes: int) -> Iterator
     """Runs each in a process of its own, so that a kernel that fails spoils no other's context; the names of
     those that failed."""
     start = time.perf_counter()
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), max_tasks_per_child=1)
-    with pool:
+    os.environ[THREADS] = str(max(1, processes // len(jobs)))  # what compiles in each of them
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_write_together, max_tasks_per_child=1
+    ) as pool:
         running = {pool.submit(job): name for name, job in jobs.items()}
         for done in as_completed(running):
             name, error = running[done], done.exception()
@@ -148,8 +151,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if FOLDER not in os.environ:
         parser.error(f"{FOLDER} has to name the folder that inductor keeps its choices in")
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there are enough processes
     precisions = options.precision.split(",")
+    if unknown := set(precisions).difference(PRECISIONS):
+        parser.error(f"--precision {unknown.pop()!r}: expected of {', '.join(PRECISIONS)}")
 
     import torch
 
@@ -172,4 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        raise SystemExit(main())
+    except BurnishError as error:
+        sys.exit(f"torch_choices: {error}")

@@ -33,6 +33,13 @@ def test_without_a_folder_nothing_is_chosen(monkeypatch, capsys):
     assert ended.value.code == 2 and CHOICES.FOLDER in capsys.readouterr().err
 
 
+def test_an_unknown_precision_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv(CHOICES.FOLDER, "choices")
+    with pytest.raises(SystemExit) as ended:
+        CHOICES.main(["dqn", "--precision", "f32,bf16"])
+    assert ended.value.code == 2 and "'bf16': expected of f32, tf32" in capsys.readouterr().err
+
+
 def inputs_of(model: onnx.ModelProto):
     return [torch.from_numpy(x) for x in zoo.random_inputs(model, 0).values()]
 
