@@ -33,6 +33,7 @@ PLANNED = 0.25  # how many points a round chooses, over those measured by then; 
 DRAFTED = 16  # times the batch: the best drafts, out of which those that are apart are
 VERIFIED = 2  # times the batch: scored properly
 EPSILON = 0.05  # share of a batch that is random
+LOCAL, MOVES = 0.5, 128  # share of the others that are neighbours of the fastest; draws of such
 NOVELTY = 2.0  # standard deviations of the scores known that a point is worth which has none near it
 POPULATION, MUTATED = 32, 0.5
 
@@ -175,7 +176,8 @@ class Annealing(Random):
 
     def _promising(self, count: int) -> list[Point]:
         """As many that have not been measured, those of the models in turns. Of each, the best drafts of its
-        chains, in a small space of all points, are scored properly."""
+        chains, in a small space of all points, are scored properly; before them come neighbours of the
+        fastest."""
         rows, opinions, drafts = self._walk()
         self.walked = len(rows)
         known = self.numbered.rows(list(self.times))
@@ -183,6 +185,9 @@ class Annealing(Random):
         parts = []
         for opinion in range(self.scorer.opinions):
             share = len(range(opinion, count, self.scorer.opinions))
+            near = self._near(known, opinion, sum(self.rng.random() < LOCAL for _ in range(share)))
+            known = np.concatenate([known, self.numbered.rows(near)])
+            share -= len(near)
             best = order[opinions[order] == opinion]
             best = best[unknown(rows[best], known, DRAFTED * share)]
             worth = NOVELTY * self._spread(known, opinion)
@@ -191,9 +196,22 @@ class Annealing(Random):
             found = self.numbered.rows(points)
             scores = self.scorer.scores(points, opinion)
             chosen = apart(found, scores, known, share, worth)
-            parts.append([points[n] for n in chosen])
+            parts.append([*near, *(points[n] for n in chosen)])
             known = np.concatenate([known, found[chosen]])
         return [point for turn in zip_longest(*parts) for point in turn if point is not None]
+
+    def _near(self, known: np.ndarray, opinion: int, count: int) -> list[Point]:
+        """The most promising by one model of those that are one answer from the fastest."""
+        fastest = self.numbered.rows([point for _, point in self._fastest(1)] * MOVES)
+        moved = self.numbered.neighbours(fastest[(fastest >= 0).all(axis=1)], self._random_rows)
+        moved = np.unique(moved, axis=0)
+        moved = moved[unknown(moved, known, len(moved))]
+        if not count or not len(moved):
+            return []
+        drafts = self.scorer.drafts(self.numbered, moved, np.full(len(moved), opinion))
+        points = self._valid(moved[np.argsort(-drafts, kind="stable")[: VERIFIED * count]])
+        scores = self.scorer.scores(points, opinion)
+        return [points[n] for n in np.argsort(-scores, kind="stable")[:count] if np.isfinite(scores[n])]
 
     def _spread(self, known: np.ndarray, opinion: int) -> float:
         """Standard deviation of what a model says of known points whose answers all have numbers."""

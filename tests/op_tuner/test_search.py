@@ -243,3 +243,33 @@ def test_batches_are_apart():
     assert list(apart(rows, scores, np.array([[1, 1, 2]] * 3), 2, 0.1)) == [2, 1]
     assert list(apart(rows, np.full(4, -np.inf), none, 2, 0.1)) == []
     assert list(apart(none, np.zeros(0), none, 2, 0.1)) == []
+
+
+def test_a_share_are_neighbours_of_the_fastest(space, monkeypatch):
+    """The best of them by the model, though its walk leads far away and it scores what is there higher."""
+
+    class Misled(Knowing):
+        def scores(self, points, opinion=0):
+            return np.array([-cost(p) + 100 * (dict(p)["x"] == 64) for p in points])
+
+        def drafts(self, numbered, rows, opinions=None):
+            return self.scores(numbered.points(rows))
+
+    def away(point):
+        return sum(a != b for a, b in zip(point, fastest))
+
+    monkeypatch.setattr(search, "EPSILON", 0.0)
+    strategy = Annealing(space, Misled())
+    fastest = (("x", 16), ("y", 4), ("z", 32), ("unroll", 4))
+    strategy.tell(fastest, cost(fastest))
+    points = [p for p in strategy._promising(40) if dict(p)["x"] != 64]
+    assert 10 <= len(points) <= 30 and {away(p) for p in points} == {1}
+    assert (("x", 16), ("y", 8), ("z", 32), ("unroll", 4)) in points  # the best one of the space
+
+
+def test_nothing_is_near_before_anything_worked(space):
+    strategy = Annealing(space, Knowing())
+    none = strategy.numbered.rows([])
+    assert strategy._near(none, 0, 4) == []
+    strategy.tell(Random(space, 1).propose(1)[0], None)
+    assert strategy._near(none, 0, 4) == []
