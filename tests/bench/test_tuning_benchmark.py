@@ -144,7 +144,7 @@ def test_transfer_is_compared_at_shares_of_the_final_speed(monkeypatch):
     text = tuning.transferred([slow, fast])
     row = next(line for line in text.splitlines() if line.startswith("| c3"))
     near, whole = ["3 → 1", "3.0×"], ["4 → 2", "2.0×"]  # 2.1 is within 5 % of the end, not within 2 %
-    assert row.removesuffix(" |").split(" | ")[2:] == [*near * 2, *whole * 3]
+    assert row.removesuffix(" |").split(" | ")[2:] == [*near * 2, *whole * 4]
 
 
 @pytest.mark.parametrize("wrong", [("--workloads", "c13"), ("--strategies", "luck")])
