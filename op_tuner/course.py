@@ -147,17 +147,26 @@ class Course:
     times: list[float | None] = field(default_factory=list)
     thinking: float = 0.0  # seconds that the strategy itself took
 
-    def advance(self, times: Times, task: KernelTask, trials: int) -> bool:
-        """One batch further, up to `trials` in all; False once there is nothing more to try."""
+    def propose(self, trials: int) -> list[Point]:
+        """The next batch, up to `trials` in all; none once there is nothing more to try."""
         started = time.perf_counter()
         batch = self.strategy.propose(min(self.batch, trials - len(self.times)))
         self.thinking += time.perf_counter() - started
+        return batch
+
+    def hear(self, times: Times, task: KernelTask, batch: Sequence[Point]) -> None:
+        """What a batch took."""
         times.measure_missing(task, batch)
         for point in batch:
             seconds = times.first(task, point)
             self.points.append(point)
             self.times.append(seconds)
             self.strategy.tell(point, seconds)
+
+    def advance(self, times: Times, task: KernelTask, trials: int) -> bool:
+        """One batch further, up to `trials` in all; False once there is nothing more to try."""
+        batch = self.propose(trials)
+        self.hear(times, task, batch)
         return bool(batch) and len(self.times) < trials
 
     def fastest(self, count: int) -> list[Point]:

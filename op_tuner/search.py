@@ -202,11 +202,13 @@ class Annealing(Random):
 
     def _near(self, known: np.ndarray, opinion: int, count: int) -> list[Point]:
         """The most promising by one model of those that are one answer from the fastest."""
-        fastest = self.numbered.rows([point for _, point in self._fastest(1)] * MOVES)
-        moved = self.numbered.neighbours(fastest[(fastest >= 0).all(axis=1)], self._random_rows)
+        fastest = self.numbered.rows([point for _, point in self._fastest(1)])
+        if not count or not len(fastest) or (fastest < 0).any():
+            return []
+        moved = self.numbered.neighbours(np.repeat(fastest, MOVES, axis=0), self._random_rows)
         moved = np.unique(moved, axis=0)
         moved = moved[unknown(moved, known, len(moved))]
-        if not count or not len(moved):
+        if not len(moved):
             return []
         drafts = self.scorer.drafts(self.numbered, moved, np.full(len(moved), opinion))
         points = self._valid(moved[np.argsort(-drafts, kind="stable")[: VERIFIED * count]])

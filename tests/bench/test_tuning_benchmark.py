@@ -132,9 +132,26 @@ def test_the_comparison_counts_trials_to_the_speed_of_random_search():
     another = run("rank", [9.0, 9.0, 9.0, 9.0], seed=1, best=9.0)
     text = tuning.comparison([*runs, another], ("rank", "genetic", "random"))
     row = next(line for line in text.splitlines() if line.startswith("| c3"))
-    assert row.split(" | ")[5:] == ["2.000", "2", "4", "4", "0.50 |"], "of the seed that all have run"
+    columns = row.removesuffix(" |").split(" | ")
+    assert columns[5:] == ["2.000", "2", "4", "4", "0.50", "–", "–"], "of the seed that all have run"
     assert "not reached in 1 courses: they count with all trials" in text
     assert tuning.comparison(runs[:2], ("rank", "random")) == "nothing is complete yet"
+
+
+def test_random_search_is_to_reach_what_another_seed_ended_with():
+    """Its own end it reaches in any case."""
+    runs = [
+        run("rank", [4.0, 2.0, 1.0, 1.0], best=1.0),
+        run("random", [2.0, 3.0, 2.5, 2.5]),
+        run("random", [4.0, 3.0, 5.0, 1.0], seed=1),
+        run("random", [4.0, 4.0, 1.0, 1.0], seed=2),
+    ]
+    text = tuning.comparison(runs, ("rank", "random"))
+    row = next(line for line in text.splitlines() if line.startswith("| c3"))
+    means = [(2 * 3 * 3) ** (1 / 3), ((4 * 3) ** 0.5 * (4 * 3) ** 0.5 * (4 * 4) ** 0.5) ** (1 / 3)]
+    other = f"{means[0]:.0f} / {means[1]:.0f}"
+    assert row.removesuffix(" |").split(" | ")[-3:] == ["2.00", other, f"{means[0] / means[1]:.2f}"]
+    assert text.splitlines()[-1].endswith(f"| 2.00 |  | {means[0] / means[1]:.2f} |")
 
 
 def test_transfer_is_compared_at_shares_of_the_final_speed(monkeypatch):
