@@ -262,9 +262,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
-    """By workload: speeds in the geometric mean over the seeds that all strategies have run, and trials to the
-    speed that random search ends with: the one of the same seed, and each that another seed's ended with.
-    The last row's are of all pairs of courses."""
+    """By workload: speeds in the geometric mean over the seeds that all strategies have run, trials to the
+    speed that random search ends with: of the same seed, then of each other one. The last row's shares are of
+    all pairs of courses, then of all workloads."""
     header = ["workload", "seeds", *(f"{s} GFLOP/s" for s in strategies), "rank / genetic"]
     header += [f"{s} trials" for s in strategies] + ["rank / random", "to others' ends", "rank / random"]
     rows, ratios, never = [], [], 0
