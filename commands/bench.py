@@ -4,7 +4,8 @@ For each network and number of threads, every contestant loads the network, show
 right, and is then timed in rounds: each round has fresh inputs, starts one contestant further along, and
 runs each for long enough to be measured. Libraries let idle threads spin for a while in the hope of more
 work: before each measurement the process waits until its threads have gone to sleep, so that nobody
-competes with another's spinning, while within its own turn each keeps its default behaviour.
+competes with another's spinning, while within its own turn each keeps its default behaviour. Where the
+host of a virtual machine runs two of its CPUs on one core for a while (`own_cores`), it is taken again.
 
 A ratio is taken within each round, where both sides met the same conditions, and then its median.
 """
@@ -25,6 +26,7 @@ from ..compiler.ir.graph import interpret
 from ..errors import BurnishError, InputError
 from ..frontends.onnx.importer import import_onnx
 from ..models.zoo import random_inputs
+from ..op_tuner.own_cores import OwnCores
 from .cuda_machine import CudaMachine
 from .flops import count_flops
 from .intervals import Interval, median_interval
@@ -38,6 +40,7 @@ REFERENCE = "the reference"  # in place of a contestant's name
 NOT_MEASURED = "not measured: "  # begins the reason of a row where nothing was wrong
 QUIET = 0.1  # share of one core that counts as "asleep"
 MOST_REPEATS = 200_000
+WAITING = 3.0  # seconds, at most, until each thread has a core of its own
 
 
 @dataclass(frozen=True)
@@ -250,6 +253,7 @@ class Session:
             _Entry(peer, Row(peer.name, versions.get(peer.name, ""), peer.precision, peer.subject))
             for peer in contestants
         ]
+        cores = OwnCores(self.threads)
         inputs = self.make_inputs(self.network.model, self.seed)
         expected: Mapping[str, np.ndarray] | None = None
         if not self.missing and REFERENCE not in self.failed:
@@ -263,9 +267,10 @@ class Session:
             if not self.missing:
                 self.progress(f"{title}: preparing {entry.peer.name}")
             self._prepare(entry, inputs, expected, judge)
+            cores.look()
         for index in range(0 if self.missing else self.rounds):
             self.progress(f"{title}: round {index + 1} of {self.rounds}")
-            self._round(entries, index)
+            self._round(entries, index, cores)
         for entry in entries:
             entry.close()
         rows, fastest = _with_speeds([entry.row for entry in entries])
@@ -318,16 +323,16 @@ class Session:
         if not self.usable():
             raise SpoiltError(entry.peer.name, entry.row.reason)
 
-    def _round(self, entries: Sequence[_Entry], index: int) -> None:
+    def _round(self, entries: Sequence[_Entry], index: int, cores: OwnCores) -> None:
         inputs = self.make_inputs(self.network.model, self.seed + 1 + index)
         start = index % max(1, len(entries))
         for entry in (*entries[start:], *entries[:start]):
             if entry.runner is None:
                 continue
             self.begins(entry.peer.name)
-            settle()
+            run = functools.partial(entry.runner.time, inputs, entry.row.repeats)
             try:
-                seconds = entry.runner.time(inputs, entry.row.repeats) / entry.row.repeats
+                seconds = cores.during(run, WAITING, settle) / entry.row.repeats
             except Exception as error:
                 self._fail(entry, error)
                 continue

@@ -10,8 +10,6 @@ import ctypes
 import functools
 import os
 import platform
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +20,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from ..op_tuner.hardware import cpu_model
+from ..op_tuner.own_cores import machine_code, multiply_adds, seconds_at_once, vector_shape
 
 TRIES = 4
 PEAK_TRIES = 32  # short ones: where other work interrupts most of them, the best still shows the peak
@@ -80,121 +79,40 @@ def describe_machine() -> Machine:
 
 def measure_limits(threads: Sequence[int] = (1,)) -> Limits:
     """The best of a few short tries for each number of threads: what nothing here can exceed."""
-    kernels = _kernels()
-    gflops = {count: _peak(kernels, count) for count in threads}
+    gflops = {count: _peak(count) for count in threads}
     largest = max([*_caches().values(), 8 << 20])
     buffer = np.ones(min(max(4 * largest, 64 << 20), 256 << 20) // 4, np.float32)
-    read_gbs = {count: _bandwidth(kernels, buffer, count) for count in threads}
+    read_gbs = {count: _bandwidth(buffer, count) for count in threads}
     return Limits(gflops, read_gbs)
 
 
 @dataclass(frozen=True)
-class _Kernels:
-    fma: Callable[[int], float]
-    fma_flops: int  # of one turn of its loop
-    read: Callable[[int, int], float]
-    read_floats: int
+class _Read:
+    """A loop over memory; `run` takes an address and turns."""
+
+    run: Callable[[int, int], float]
+    floats: int  # of one turn
     engine: Any  # owns the machine code
 
 
-def _peak(kernels: _Kernels, threads: int) -> float:
-    seconds = min(_timed(lambda _: kernels.fma(100_000), 1) for _ in range(2))
+def _peak(threads: int) -> float:
+    kernel = multiply_adds()
+    seconds = min(seconds_at_once(lambda _: kernel.run(100_000), 1) for _ in range(2))
     turns = max(1, int(100_000 * SECONDS_PER_TRY / seconds))
-    best = min(_timed(lambda _: kernels.fma(turns), threads) for _ in range(PEAK_TRIES))
-    return threads * turns * kernels.fma_flops / best / 1e9
+    best = min(seconds_at_once(lambda _: kernel.run(turns), threads) for _ in range(PEAK_TRIES))
+    return threads * turns * kernel.flops / best / 1e9
 
 
-def _bandwidth(kernels: _Kernels, buffer: np.ndarray, threads: int) -> float:
-    turns = buffer.size // threads // kernels.read_floats
-    step = turns * kernels.read_floats * buffer.itemsize
+def _bandwidth(buffer: np.ndarray, threads: int) -> float:
+    kernel = _read()
+    turns = buffer.size // threads // kernel.floats
+    step = turns * kernel.floats * buffer.itemsize
 
     def read(index: int) -> None:
-        kernels.read(buffer.ctypes.data + index * step, turns)
+        kernel.run(buffer.ctypes.data + index * step, turns)
 
-    best = min(_timed(read, threads) for _ in range(TRIES))
+    best = min(seconds_at_once(read, threads) for _ in range(TRIES))
     return threads * step / best / 1e9
-
-
-def _timed(work: Callable[[int], object], threads: int) -> float:
-    """Seconds from the first start to the last end of `work(index)` in that many threads at once."""
-    barrier = threading.Barrier(threads)
-    spans: list[tuple[float, float]] = [(0.0, 0.0)] * threads
-
-    def body(index: int) -> None:
-        barrier.wait()
-        start = time.perf_counter()
-        work(index)
-        spans[index] = (start, time.perf_counter())
-
-    others = [threading.Thread(target=body, args=(index,)) for index in range(1, threads)]
-    try:
-        for thread in others:
-            thread.start()
-    except BaseException:
-        barrier.abort()
-        raise
-    body(0)
-    for thread in others:
-        thread.join()
-    return max(end for _, end in spans) - min(start for start, _ in spans)
-
-
-def _vector_shape() -> tuple[int, int, bool]:
-    """Floats per vector, accumulators (with two operands they fit the registers), fused multiply-add."""
-    features = llvm.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 16, 24, True
-    if features.get("avx2") and features.get("fma"):
-        return 8, 12, True
-    if features.get("neon") or features.get("fp-armv8"):
-        return 4, 24, True
-    return 4, 12, False
-
-
-def _fma_text(floats: int, accumulators: int, fused: bool) -> str:
-    vector = f"<{floats} x float>"
-    names = range(accumulators)
-    phis = [f"  %a{i} = phi {vector} [ %s{i}, %entry ], [ %n{i}, %loop ]" for i in names]
-    # Starting values differ, so that no accumulator is found equal to another.
-    starts = []
-    for i in names:
-        starts.append(f"  %i{i} = insertelement {vector} poison, float {i + 1}.0, i32 0")
-        starts.append(
-            f"  %s{i} = shufflevector {vector} %i{i}, {vector} poison, <{floats} x i32> zeroinitializer"
-        )
-    half = ", ".join(["float 0.5"] * floats)
-    if fused:
-        call = f"call {vector} @llvm.fma.v{floats}f32({vector} %a{{i}}, {vector} <{half}>, {vector} <{half}>)"
-        steps = [f"  %n{i} = {call.format(i=i)}" for i in names]
-    else:
-        steps = []
-        for i in names:
-            steps.append(f"  %m{i} = fmul {vector} %a{i}, <{half}>")
-            steps.append(f"  %n{i} = fadd {vector} %m{i}, <{half}>")
-    sums = [
-        f"  %t{i} = fadd {vector} %{f't{i - 1}' if i > 1 else 'n0'}, %n{i}" for i in range(1, accumulators)
-    ]
-    return "\n".join(
-        [
-            f"declare {vector} @llvm.fma.v{floats}f32({vector}, {vector}, {vector})",
-            "define float @fma(i64 %turns) {",
-            "entry:",
-            *starts,
-            "  br label %loop",
-            "loop:",
-            "  %k = phi i64 [ %turns, %entry ], [ %next, %loop ]",
-            *phis,
-            *steps,
-            "  %next = sub i64 %k, 1",
-            "  %more = icmp sgt i64 %next, 0",
-            "  br i1 %more, label %loop, label %done",
-            "done:",
-            *sums,
-            f"  %r = extractelement {vector} %t{accumulators - 1}, i32 0",
-            "  ret float %r",
-            "}",
-        ]
-    )
 
 
 def _read_text(floats: int) -> str:
@@ -231,23 +149,13 @@ def _read_text(floats: int) -> str:
 
 
 @functools.cache
-def _kernels() -> _Kernels:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    floats, accumulators, fused = _vector_shape()
-    text = _fma_text(floats, accumulators, fused) + "\n" + _read_text(floats)
-    module = llvm.parse_assembly(text)
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
-    )
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    # ctypes releases the interpreter's lock around CFUNCTYPE calls: threads do run at once.
-    fma = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(engine.get_function_address("fma"))
-    read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64)(
+def _read() -> _Read:
+    floats, _, _ = vector_shape()
+    engine = machine_code(_read_text(floats))
+    run = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64)(
         engine.get_function_address("read")
     )
-    return _Kernels(fma, 2 * floats * accumulators, read, LOADS * floats, engine)
+    return _Read(run, LOADS * floats, engine)
 
 
 def _caches() -> dict[str, int]:

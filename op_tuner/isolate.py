@@ -40,6 +40,7 @@ from .measure import (
     touching,
 )
 from .operands import operands
+from .own_cores import multiply_adds
 from .records import tuples
 
 TIME_LIMIT = 30.0  # seconds for one candidate, building and checking included
@@ -66,6 +67,7 @@ class Local:
     memory   bytes that a candidate may take (default: half of what is there, at most 8 GiB)
     hardware that the times are of (default: this machine)
     paced    whether times are given at this machine's usual pace (`clock`)
+    crowding the least that candidates met so far (`own_cores`)
     stopped  asked again and again; once it is true, candidates are ended and nothing more is measured
     """
 
@@ -88,6 +90,7 @@ class Local:
         self.paced, self.stopped = paced, stopped
         self.spans = Spans()
         self.ready = 0
+        self.crowding = math.inf
         self.idle = divide(threads).spare
         self._took = USUAL
 
@@ -104,6 +107,7 @@ class Local:
             if target.gpu is None:
                 touching(target)
                 pacing()
+                multiply_adds()
         capi.library()  # as these, so that children find it
         cores = divide(self.threads)
         in_turn = alone or self._in_turn(cores)
@@ -114,6 +118,7 @@ class Local:
                         (1 - RECENT) * self._took[0] + RECENT * result.building,
                         (1 - RECENT) * self._took[1] + RECENT * result.running,
                     )
+                self.crowding = min(self.crowding, result.crowding)
                 yield position, at_usual_pace(result, self.hardware) if self.paced else result
 
     def _in_turn(self, cores: Cores) -> bool:
@@ -203,7 +208,8 @@ class _Batch:
 
     def _child(self, job: _Job) -> Child:
         measurer = self.measurer
-        act = _acting(job.candidate, measurer.options, self.cores.measuring)
+        options = {**measurer.options, "crowding": measurer.crowding}
+        act = _acting(job.candidate, options, self.cores.measuring)
         memory = measurer.memory or memory_limit()
         return Child(act, seconds=measurer.time_limit, memory=memory, cpus=self.building_on)
 

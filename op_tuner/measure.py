@@ -40,6 +40,7 @@ from ..runtime import binding
 from ..runtime.build import DeviceCode
 from ..runtime.nvcc import fatbin, find_nvcc
 from .operands import Operands, operands
+from .own_cores import OwnCores
 from .records import NOISY, plain
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ FEW_RUNS = 3  # of a candidate whose fastest run takes LOSES times what is to be
 LOSES = 1.3
 QUIET = 0.005  # spread over the root of the runs at which nothing more is to be learnt
 PATIENCE = 3  # times `seconds` for what is not quiet
+WAITING = 1.0  # seconds, at most, until each thread has a core of its own
 AROUND = 4  # times `seconds` for what is not the kernel
 TRIMMED = 0.1  # of a GPU's times, at both ends
 WARMING = 0.05  # seconds of work before a GPU is timed
@@ -92,6 +94,7 @@ class Measurement:
     building: float = 0.0  # seconds, in a child process
     running: float = 0.0  # seconds, checking included
     pace: float = 0.0  # multiply-adds of a chain that the core made a second meanwhile; 0 if not known
+    crowding: float = math.inf  # the least that is known of (`own_cores`)
     built: Built | None = field(default=None, repr=False, compare=False)  # what a child measured
 
     @property
@@ -171,8 +174,10 @@ def run(
     check: bool = True,
     evict: int = 0,
     beat: float = math.inf,
+    crowding: float = math.inf,
 ) -> Measurement:
-    """Checks and times a candidate. One that is clearly slower than `beat` seconds is not run often."""
+    """Checks and times a candidate. One that is clearly slower than `beat` seconds is not run often.
+    `crowding` is the least that is known of (`own_cores`)."""
     given = operands(task, check)
     try:
         runner = _Runner(task.target, built, given, threads, evict)
@@ -186,14 +191,17 @@ def run(
         wrong = runner.first(given)
         if task.target.gpu and not wrong:
             runner.warm(given)
-        times = [] if wrong else _repeat(runner.once, seconds, beat, len(runner.turns))
+        cores = OwnCores(1 if task.target.gpu else threads, crowding)
+        repeat = partial(_repeat, runner.once, seconds, beat, len(runner.turns))
+        times = [] if wrong else cores.during(repeat, WAITING)
         wrong = wrong or runner.changed()
     except RunError as error:
         what = "memory" if isinstance(error, MemoryError) else "run"
         return Measurement.failed(what, str(error), built.config)
     if wrong:
         return Measurement.failed("wrong", wrong, built.config)
-    return replace(measurement_of(runner.steady(times), task.target, built.config), pace=runner.pace())
+    found = measurement_of(runner.steady(times), task.target, built.config)
+    return replace(found, pace=runner.pace(), crowding=cores.usual)
 
 
 def measurement_of(

@@ -3,6 +3,7 @@ from itertools import chain
 import llvmlite.binding as llvm
 import pytest
 from burnish.commands import machine
+from burnish.op_tuner import own_cores
 
 
 def test_description_names_cpu_and_versions():
@@ -26,7 +27,7 @@ def test_limits_are_plausible_on_any_machine():
 
 @pytest.mark.parametrize("floats, accumulators, fused", [(16, 24, True), (8, 12, True), (4, 12, False)])
 def test_kernels_are_valid_for_every_vector_width(floats, accumulators, fused):
-    text = machine._fma_text(floats, accumulators, fused) + "\n" + machine._read_text(floats)
+    text = own_cores.multiply_adds_text(floats, accumulators, fused) + "\n" + machine._read_text(floats)
     module = llvm.parse_assembly(text)
     module.verify()
     operations = "call" if fused else "fmul"
@@ -37,8 +38,8 @@ def test_the_loop_is_made_of_fused_multiply_adds_in_registers():
     features = llvm.get_host_cpu_features()
     if not (features.get("avx2") and features.get("fma")):
         pytest.skip("the listing is x86's")
-    floats, accumulators, fused = machine._vector_shape()
-    module = llvm.parse_assembly(machine._fma_text(floats, accumulators, fused))
+    floats, accumulators, fused = own_cores.vector_shape()
+    module = llvm.parse_assembly(own_cores.multiply_adds_text(floats, accumulators, fused))
     target = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=3
     )

@@ -1,0 +1,196 @@
+"""Whether threads have a core each at the moment.
+
+The CPUs of a virtual machine are threads of its host, which now and then runs two of them on one core for
+seconds: kernels of two threads then take up to twice as long, though each CPU has its usual clock. What tells
+is independent multiply-adds, of which one thread's fill a core: if each thread has one, those of all threads
+take no longer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+import llvmlite.binding as llvm
+
+from .cores import divide, pin
+
+T = TypeVar("T")
+SHARED = 1.4  # times the usual crowding from which on cores are shared
+TRIES = 2
+SECONDS = 0.0003  # of one try
+PAUSE = 0.02  # seconds
+
+
+class OwnCores:
+    """Work that is done while each of `threads` has a core of its own, or as much of one as it usually has.
+
+    usual  the least crowding that was met; nothing is waited for before any was
+    """
+
+    def __init__(self, threads: int, usual: float = math.inf):
+        self.threads, self.usual = threads, usual
+
+    def look(self) -> bool:
+        """Whether they have one now."""
+        if self.threads < 2:
+            return True
+        found = crowding(self.threads)
+        self.usual = min(self.usual, found)
+        return found <= SHARED * self.usual
+
+    def during(self, work: Callable[[], T], patience: float, rest: Callable[[], object] = lambda: None) -> T:
+        """What `work` gives, done again while cores were shared before or after it; what the last one gave
+        after `patience` seconds. `rest` waits until threads that did the work sleep."""
+        end = time.monotonic() + patience
+        while True:
+            rest()
+            while not (apart := self.look()) and time.monotonic() < end:
+                time.sleep(PAUSE)
+            result = work()
+            rest()
+            if (self.look() and apart) or time.monotonic() >= end:
+                return result
+
+
+def crowding(threads: int) -> float:
+    """How many times as long independent multiply-adds take in so many threads at once as in one."""
+    kernel = multiply_adds()
+    turns = max(1, round(SECONDS / _turn()))
+    one, all_of_them = (
+        min(seconds_at_once(lambda _: kernel.run(turns), count) for _ in range(TRIES))
+        for count in (1, threads)
+    )
+    return all_of_them / one
+
+
+@cache
+def _turn() -> float:
+    """Seconds of one turn of the loop, about."""
+    kernel, turns = multiply_adds(), 10_000
+    return min(seconds_at_once(lambda _: kernel.run(turns), 1) for _ in range(TRIES)) / turns
+
+
+def seconds_at_once(work: Callable[[int], object], threads: int) -> float:
+    """From the first start to the last end of `work(index)` in that many threads which begin at once, each on
+    a CPU of its own if there are as many."""
+    cpus = sorted(divide(threads).measuring)
+    barrier = threading.Barrier(threads)
+    spans = [(0.0, 0.0)] * threads
+
+    def body(index: int) -> None:
+        pin({cpus[index % len(cpus)]})
+        barrier.wait()
+        start = time.perf_counter()
+        work(index)
+        spans[index] = (start, time.perf_counter())
+
+    others = [threading.Thread(target=body, args=(index,)) for index in range(1, threads)]
+    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    try:
+        for thread in others:
+            thread.start()
+        body(0)
+    except BaseException:
+        barrier.abort()
+        raise
+    finally:
+        pin(own)
+    for thread in others:
+        thread.join()
+    return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+@dataclass(frozen=True)
+class MultiplyAdds:
+    """A loop over independent accumulators in registers; `run` takes its turns."""
+
+    run: Callable[[int], float]
+    flops: int  # of one turn
+    engine: Any  # owns the machine code
+
+
+@cache
+def multiply_adds() -> MultiplyAdds:
+    floats, accumulators, fused = vector_shape()
+    engine = machine_code(multiply_adds_text(floats, accumulators, fused))
+    # ctypes releases the interpreter's lock around CFUNCTYPE calls: threads do run at once.
+    run = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(engine.get_function_address("fma"))
+    return MultiplyAdds(run, 2 * floats * accumulators, engine)
+
+
+def machine_code(text: str) -> Any:
+    """For this machine, of LLVM's text."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+    )
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
+    engine.finalize_object()
+    return engine
+
+
+def vector_shape() -> tuple[int, int, bool]:
+    """Floats per vector, accumulators (with two operands they fit the registers), fused multiply-add."""
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16, 24, True
+    if features.get("avx2") and features.get("fma"):
+        return 8, 12, True
+    if features.get("neon") or features.get("fp-armv8"):
+        return 4, 24, True
+    return 4, 12, False
+
+
+def multiply_adds_text(floats: int, accumulators: int, fused: bool) -> str:
+    vector = f"<{floats} x float>"
+    names = range(accumulators)
+    phis = [f"  %a{i} = phi {vector} [ %s{i}, %entry ], [ %n{i}, %loop ]" for i in names]
+    # Starting values differ, so that no accumulator is found equal to another.
+    starts = []
+    for i in names:
+        starts.append(f"  %i{i} = insertelement {vector} poison, float {i + 1}.0, i32 0")
+        starts.append(
+            f"  %s{i} = shufflevector {vector} %i{i}, {vector} poison, <{floats} x i32> zeroinitializer"
+        )
+    half = ", ".join(["float 0.5"] * floats)
+    if fused:
+        call = f"call {vector} @llvm.fma.v{floats}f32({vector} %a{{i}}, {vector} <{half}>, {vector} <{half}>)"
+        steps = [f"  %n{i} = {call.format(i=i)}" for i in names]
+    else:
+        steps = []
+        for i in names:
+            steps.append(f"  %m{i} = fmul {vector} %a{i}, <{half}>")
+            steps.append(f"  %n{i} = fadd {vector} %m{i}, <{half}>")
+    sums = [
+        f"  %t{i} = fadd {vector} %{f't{i - 1}' if i > 1 else 'n0'}, %n{i}" for i in range(1, accumulators)
+    ]
+    return "\n".join(
+        [
+            f"declare {vector} @llvm.fma.v{floats}f32({vector}, {vector}, {vector})",
+            "define float @fma(i64 %turns) {",
+            "entry:",
+            *starts,
+            "  br label %loop",
+            "loop:",
+            "  %k = phi i64 [ %turns, %entry ], [ %next, %loop ]",
+            *phis,
+            *steps,
+            "  %next = sub i64 %k, 1",
+            "  %more = icmp sgt i64 %next, 0",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            *sums,
+            f"  %r = extractelement {vector} %t{accumulators - 1}, i32 0",
+            "  ret float %r",
+            "}",
+        ]
+    )

@@ -1,0 +1,72 @@
+"""Work that is done again while threads share a core."""
+
+import math
+import threading
+
+import pytest
+from burnish.op_tuner import own_cores
+from burnish.op_tuner.own_cores import OwnCores, crowding, seconds_at_once
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What crowding is found from now on, the last for ever."""
+    found = []
+    monkeypatch.setattr(own_cores, "crowding", lambda threads: found.pop(0) if len(found) > 1 else found[0])
+    monkeypatch.setattr(own_cores, "PAUSE", 0.0)
+    return found
+
+
+def counting():
+    done = []
+
+    def work():
+        done.append(len(done))
+        return done[-1]
+
+    return work
+
+
+@pytest.mark.parametrize(
+    "crowded, result",
+    [
+        ([1.0], 0),
+        ([2.0, 1.9, 1.0], 0),  # shared before
+        ([1.0, 2.0, 1.0], 1),  # shared afterwards
+        ([1.3, 1.39], 0),
+        ([2.5, 2.0, 1.0, 2.0, 1.0], 1),
+    ],
+)
+def test_work_is_done_again_while_cores_are_shared(seen, crowded, result):
+    seen += crowded
+    cores, rests = OwnCores(2, usual=1.0), []
+    assert cores.during(counting(), 60, lambda: rests.append(0)) == result
+    assert cores.usual == 1.0 and len(rests) == 2 * (result + 1)
+
+
+def test_what_is_usual_is_learnt(seen):
+    """Two CPUs that never have a core each are not waited for; before anything is known, nothing is."""
+    seen += [2.0, 1.9]
+    cores = OwnCores(2)
+    assert cores.during(counting(), 60) == 0 and cores.usual == 1.9
+    seen[:] = [1.0]
+    assert cores.during(counting(), 60) == 0 and cores.usual == 1.0
+    seen[:] = [1.9]
+    assert not cores.look()
+
+
+def test_patience_ends(seen):
+    seen += [2.0]
+    assert OwnCores(2, usual=1.0).during(counting(), 0.01) == 0
+
+
+def test_one_thread_has_what_it_has(seen):
+    assert OwnCores(1, usual=1.0).during(counting(), 60) == 0 and not seen
+
+
+def test_threads_begin_together_and_failures_are_raised():
+    together = threading.Barrier(3)
+    assert 0 < seconds_at_once(lambda _: together.wait(10), 3) < 10
+    with pytest.raises(ZeroDivisionError):
+        seconds_at_once(lambda n: 1 // n, 1)
+    assert 0.3 < crowding(2) < math.inf and crowding(1) < 3
