@@ -5,7 +5,7 @@ right, and is then timed in rounds: each round has fresh inputs, starts one cont
 runs each for long enough to be measured. Libraries let idle threads spin for a while in the hope of more
 work: before each measurement the process waits until its threads have gone to sleep, so that nobody
 competes with another's spinning, while within its own turn each keeps its default behaviour. Where the
-host of a virtual machine runs two of its CPUs on one core for a while (`own_cores`), it is taken again.
+host of a virtual machine runs two of its CPUs on one core for a while (`own_cores`), that is done again.
 
 A ratio is taken within each round, where both sides met the same conditions, and then its median.
 """
@@ -40,7 +40,7 @@ REFERENCE = "the reference"  # in place of a contestant's name
 NOT_MEASURED = "not measured: "  # begins the reason of a row where nothing was wrong
 QUIET = 0.1  # share of one core that counts as "asleep"
 MOST_REPEATS = 200_000
-WAITING = 3.0  # seconds, at most, until each thread has a core of its own
+PATIENCE = 60.0  # seconds that a table may take longer where threads share a core
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Session:
             _Entry(peer, Row(peer.name, versions.get(peer.name, ""), peer.precision, peer.subject))
             for peer in contestants
         ]
-        cores = OwnCores(self.threads)
+        cores = OwnCores(self.threads, patience=PATIENCE)
         inputs = self.make_inputs(self.network.model, self.seed)
         expected: Mapping[str, np.ndarray] | None = None
         if not self.missing and REFERENCE not in self.failed:
@@ -332,7 +332,7 @@ class Session:
             self.begins(entry.peer.name)
             run = functools.partial(entry.runner.time, inputs, entry.row.repeats)
             try:
-                seconds = cores.during(run, WAITING, settle) / entry.row.repeats
+                seconds = cores.during(run, settle) / entry.row.repeats
             except Exception as error:
                 self._fail(entry, error)
                 continue

@@ -47,6 +47,8 @@ TIME_LIMIT = 30.0  # seconds for one candidate, building and checking included
 MOST_BUILDERS = 8
 USUAL = (0.3, 0.1)  # seconds of building and running one candidate, before any is known
 RECENT = 0.2  # weight of the latest one
+PATIENCE = 1.0  # seconds that a candidate may wait for cores of its own
+WAITING = 0.25  # of the time that candidates run, at most, is added by that
 _CONFUSED = (TypeError, ValueError, LookupError)  # by what a process says whose memory was spoilt
 
 
@@ -67,7 +69,7 @@ class Local:
     memory   bytes that a candidate may take (default: half of what is there, at most 8 GiB)
     hardware that the times are of (default: this machine)
     paced    whether times are given at this machine's usual pace (`clock`)
-    crowding the least that candidates met so far (`own_cores`)
+    crowding the least that candidates met so far (`own_cores`), and the seconds of `patience` that are left
     stopped  asked again and again; once it is true, candidates are ended and nothing more is measured
     """
 
@@ -90,7 +92,7 @@ class Local:
         self.paced, self.stopped = paced, stopped
         self.spans = Spans()
         self.ready = 0
-        self.crowding = math.inf
+        self.crowding, self.patience = math.inf, PATIENCE
         self.idle = divide(threads).spare
         self._took = USUAL
 
@@ -119,6 +121,7 @@ class Local:
                         (1 - RECENT) * self._took[1] + RECENT * result.running,
                     )
                 self.crowding = min(self.crowding, result.crowding)
+                self.patience += WAITING * result.running - result.waited
                 yield position, at_usual_pace(result, self.hardware) if self.paced else result
 
     def _in_turn(self, cores: Cores) -> bool:
@@ -208,7 +211,8 @@ class _Batch:
 
     def _child(self, job: _Job) -> Child:
         measurer = self.measurer
-        options = {**measurer.options, "crowding": measurer.crowding}
+        patience = min(PATIENCE, measurer.patience)
+        options = {**measurer.options, "crowding": measurer.crowding, "patience": patience}
         act = _acting(job.candidate, options, self.cores.measuring)
         memory = measurer.memory or memory_limit()
         return Child(act, seconds=measurer.time_limit, memory=memory, cpus=self.building_on)

@@ -50,7 +50,6 @@ FEW_RUNS = 3  # of a candidate whose fastest run takes LOSES times what is to be
 LOSES = 1.3
 QUIET = 0.005  # spread over the root of the runs at which nothing more is to be learnt
 PATIENCE = 3  # times `seconds` for what is not quiet
-WAITING = 1.0  # seconds, at most, until each thread has a core of its own
 AROUND = 4  # times `seconds` for what is not the kernel
 TRIMMED = 0.1  # of a GPU's times, at both ends
 WARMING = 0.05  # seconds of work before a GPU is timed
@@ -95,6 +94,7 @@ class Measurement:
     running: float = 0.0  # seconds, checking included
     pace: float = 0.0  # multiply-adds of a chain that the core made a second meanwhile; 0 if not known
     crowding: float = math.inf  # the least that is known of (`own_cores`)
+    waited: float = 0.0  # seconds, for threads to have cores of their own
     built: Built | None = field(default=None, repr=False, compare=False)  # what a child measured
 
     @property
@@ -175,6 +175,7 @@ def run(
     evict: int = 0,
     beat: float = math.inf,
     crowding: float = math.inf,
+    patience: float = 1.0,
 ) -> Measurement:
     """Checks and times a candidate. One that is clearly slower than `beat` seconds is not run often.
     `crowding` is the least that is known of (`own_cores`)."""
@@ -191,9 +192,9 @@ def run(
         wrong = runner.first(given)
         if task.target.gpu and not wrong:
             runner.warm(given)
-        cores = OwnCores(1 if task.target.gpu else threads, crowding)
+        cores = OwnCores(1 if task.target.gpu else threads, crowding, patience)
         repeat = partial(_repeat, runner.once, seconds, beat, len(runner.turns))
-        times = [] if wrong else cores.during(repeat, WAITING)
+        times = [] if wrong else cores.during(repeat)
         wrong = wrong or runner.changed()
     except RunError as error:
         what = "memory" if isinstance(error, MemoryError) else "run"
@@ -201,7 +202,7 @@ def run(
     if wrong:
         return Measurement.failed("wrong", wrong, built.config)
     found = measurement_of(runner.steady(times), task.target, built.config)
-    return replace(found, pace=runner.pace(), crowding=cores.usual)
+    return replace(found, pace=runner.pace(), crowding=cores.usual, waited=patience - cores.patience)
 
 
 def measurement_of(

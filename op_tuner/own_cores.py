@@ -26,17 +26,18 @@ T = TypeVar("T")
 SHARED = 1.4  # times the usual crowding from which on cores are shared
 TRIES = 2
 SECONDS = 0.0003  # of one try
-PAUSE = 0.02  # seconds
+PAUSE = 0.01  # seconds
 
 
 class OwnCores:
     """Work that is done while each of `threads` has a core of its own, or as much of one as it usually has.
 
-    usual  the least crowding that was met; nothing is waited for before any was
+    usual    the least crowding that was met; nothing is waited for before any was
+    patience seconds that may still be lost by waiting, and by doing work again
     """
 
-    def __init__(self, threads: int, usual: float = math.inf):
-        self.threads, self.usual = threads, usual
+    def __init__(self, threads: int, usual: float = math.inf, patience: float = math.inf):
+        self.threads, self.usual, self.patience = threads, usual, patience
 
     def look(self) -> bool:
         """Whether they have one now."""
@@ -46,18 +47,26 @@ class OwnCores:
         self.usual = min(self.usual, found)
         return found <= SHARED * self.usual
 
-    def during(self, work: Callable[[], T], patience: float, rest: Callable[[], object] = lambda: None) -> T:
-        """What `work` gives, done again while cores were shared before or after it; what the last one gave
-        after `patience` seconds. `rest` waits until threads that did the work sleep."""
-        end = time.monotonic() + patience
+    def during(self, work: Callable[[], T], rest: Callable[[], object] = lambda: None) -> T:
+        """What `work` gives; it is done again while cores were shared before or after it, and there is
+        patience. `rest` waits until threads that did the work sleep."""
         while True:
             rest()
-            while not (apart := self.look()) and time.monotonic() < end:
-                time.sleep(PAUSE)
+            apart = self._waits()
+            start = time.monotonic()
             result = work()
             rest()
-            if (self.look() and apart) or time.monotonic() >= end:
+            if (self.look() and apart) or self.patience <= 0:
                 return result
+            self.patience -= time.monotonic() - start
+
+    def _waits(self) -> bool:
+        """Whether each thread has a core in the end."""
+        while not (apart := self.look()) and self.patience > 0:
+            start = time.monotonic()
+            time.sleep(PAUSE)
+            self.patience -= time.monotonic() - start
+        return apart
 
 
 def crowding(threads: int) -> float:

@@ -3,7 +3,8 @@
     prepare   one module after the other is made, loaded and run once
     turn      of each module: one run that nobody times, so that caches hold what is its own, and one profiled
     round     a turn of each, beginning with another one each time, so that a drift of the machine is the same
-              for all; none follows itself, since it would find more in the caches than others do
+              for all; none follows itself, since it would find more in the caches than others do. It is taken
+              again if threads shared a core (`own_cores`)
 
 What a module does wrong is heard as the end of its child, with the number of the module. If time is over
 while one is being made, none of them is to blame: the number is that of the first.
@@ -20,8 +21,10 @@ from typing import Any
 from ..runtime.binding import Context
 from .child import Child, Ending, Parent, memory_limit
 from .cores import divide
+from .own_cores import OwnCores
 
 LEAST_ROUNDS, MOST_ROUNDS = 6, 60
+PATIENCE = 5.0  # seconds that rounds may take longer where threads share a core
 
 Times = dict[str, float]
 """Seconds of all calls of a task in one run, by digest."""
@@ -56,7 +59,7 @@ def take_turns(make: Make, count: int, *, threads: int, seconds: float, time_lim
     It is ended when preparing and rounds have taken `time_limit` seconds more than that.
     """
     child = Child(
-        partial(_act, make, count, seconds),
+        partial(_act, make, count, threads, seconds),
         seconds=time_limit + seconds,
         memory=memory_limit(),
         cpus=divide(threads).measuring,
@@ -64,29 +67,36 @@ def take_turns(make: Make, count: int, *, threads: int, seconds: float, time_lim
     return heard(child.outcome())
 
 
-def _act(make: Make, count: int, seconds: float, parent: Parent) -> None:
+def _act(make: Make, count: int, threads: int, seconds: float, parent: Parent) -> None:
     started = time.monotonic()
     loaded: list[Loaded] = []
+    cores = OwnCores(threads, patience=PATIENCE)
     try:
         for n in range(count):
             parent.send({"making": n})
             loaded.append(make(n))
             parent.send(n)
             _times(loaded[n])
+            cores.look()
         parent.send({"preparing": time.monotonic() - started})
         end = time.monotonic() + seconds
         for done in range(MOST_ROUNDS):
             if done >= LEAST_ROUNDS and time.monotonic() > end:
                 break
-            times: dict[int, Times] = {}
-            for n in _order(count, done):
-                parent.send(n)
-                loaded[n].context.run()
-                times[n] = _times(loaded[n])
-            parent.send([times[n] for n in range(count)])
+            turn = partial(_round, loaded, _order(count, done), parent)
+            parent.send(cores.during(turn))
         parent.send({"done": True})
     except Exception as error:
         parent.send({"error": "memory" if isinstance(error, MemoryError) else "run", "detail": str(error)})
+
+
+def _round(loaded: Sequence[Loaded], order: Sequence[int], parent: Parent) -> list[Times]:
+    times: dict[int, Times] = {}
+    for n in order:
+        parent.send(n)
+        loaded[n].context.run()
+        times[n] = _times(loaded[n])
+    return [times[n] for n in range(len(loaded))]
 
 
 def _order(count: int, done: int) -> list[int]:

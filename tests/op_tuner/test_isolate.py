@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ from burnish.compiler.ir.scalar import Load, Var, const
 from burnish.compiler.ir.types import F32
 from burnish.compiler.kernel_task import Config, DefaultConfig, FixedConfig, KernelTask
 from burnish.compiler.ops.sorting import TopK
+from burnish.op_tuner import own_cores
 from burnish.op_tuner.child import Child
 from burnish.op_tuner.isolate import Candidate, Local
 from burnish.op_tuner.measure import Measurement
@@ -64,6 +66,22 @@ def test_with_more_open_files_than_select_takes():
             os.close(file)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert found.error is None
+
+
+def test_candidates_wait_for_cores_of_their_own_a_share_of_the_time(monkeypatch):
+    monkeypatch.setattr(own_cores, "crowding", lambda threads: 2.0)
+    local = Local(2, seconds=0.001)
+    candidate = Candidate(double(), FixedConfig({"lanes": 4}))
+    ((_, first),) = local([candidate])
+    assert first.error is None and first.waited == 0 and local.crowding == 2.0, "it may always be so"
+    local.crowding, waits = 1.0, []
+    for _ in range(4):
+        ((_, found),) = local([candidate])
+        assert found.error is None and found.crowding == 1.0
+        waits.append(found.waited)
+    assert 1.0 <= waits[0] < 1.5 and sum(waits[2:]) < 0.5, waits
+    one = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
+    assert one.waited == 0 and one.crowding == math.inf
 
 
 def test_what_is_built_is_only_run():

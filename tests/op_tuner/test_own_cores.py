@@ -39,29 +39,42 @@ def counting():
 )
 def test_work_is_done_again_while_cores_are_shared(seen, crowded, result):
     seen += crowded
-    cores, rests = OwnCores(2, usual=1.0), []
-    assert cores.during(counting(), 60, lambda: rests.append(0)) == result
+    cores, rests = OwnCores(2, usual=1.0, patience=60), []
+    assert cores.during(counting(), lambda: rests.append(0)) == result
     assert cores.usual == 1.0 and len(rests) == 2 * (result + 1)
 
 
 def test_what_is_usual_is_learnt(seen):
     """Two CPUs that never have a core each are not waited for; before anything is known, nothing is."""
     seen += [2.0, 1.9]
-    cores = OwnCores(2)
-    assert cores.during(counting(), 60) == 0 and cores.usual == 1.9
+    cores = OwnCores(2, patience=60)
+    assert cores.during(counting()) == 0 and cores.usual == 1.9
     seen[:] = [1.0]
-    assert cores.during(counting(), 60) == 0 and cores.usual == 1.0
+    assert cores.during(counting()) == 0 and cores.usual == 1.0
     seen[:] = [1.9]
     assert not cores.look()
 
 
-def test_patience_ends(seen):
+def test_patience_ends(seen, monkeypatch):
+    """Once, for all that is done."""
     seen += [2.0]
-    assert OwnCores(2, usual=1.0).during(counting(), 0.01) == 0
+    cores = OwnCores(2, usual=1.0, patience=0.05)
+    assert cores.during(counting()) == 0 and cores.patience <= 0
+    monkeypatch.setattr(own_cores.time, "sleep", None)
+    assert cores.during(counting()) == 0
+
+
+def test_work_in_vain_takes_patience(seen, monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr(own_cores.time, "monotonic", lambda: float(next(clock)))
+    seen += [1.0, 2.0]
+    monkeypatch.setattr(own_cores.time, "sleep", lambda seconds: None)
+    cores = OwnCores(2, usual=1.0, patience=2.5)
+    assert cores.during(counting()) == 1 and cores.patience == -0.5
 
 
 def test_one_thread_has_what_it_has(seen):
-    assert OwnCores(1, usual=1.0).during(counting(), 60) == 0 and not seen
+    assert OwnCores(1, usual=1.0).during(counting()) == 0 and not seen
 
 
 def test_threads_begin_together_and_failures_are_raised():
