@@ -48,18 +48,33 @@ def is_usable() -> bool:
     that share it."""
     if not is_loaded(LIBRARY):
         return True
-    library = ctypes.CDLL(f"{LIBRARY}.1")
-    device, context = ctypes.c_int32(), ctypes.c_void_p()
-    if library.cuInit(0) or library.cuDeviceGet(ctypes.byref(device), 0):
+    found = _context()
+    if found is None:
         return False
-    if library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
-        return False
+    library, device, context = found
     lost = library.cuCtxPushCurrent_v2(context)
     if not lost:
         lost = library.cuCtxSynchronize()
         library.cuCtxPopCurrent_v2(ctypes.byref(context))
     library.cuDevicePrimaryCtxRelease_v2(device)
     return not lost
+
+
+def keep_context() -> None:
+    """From now on modules find the context of the GPU there, which takes some tenths of a second to make."""
+    with suppress(OSError):
+        _context()
+
+
+def _context() -> tuple[ctypes.CDLL, ctypes.c_int32, ctypes.c_void_p] | None:
+    """The driver, the GPU, and its context, which is kept until it is released; None if there is none."""
+    library = ctypes.CDLL(f"{LIBRARY}.1")
+    device, context = ctypes.c_int32(), ctypes.c_void_p()
+    if library.cuInit(0) or library.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    if library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+        return None
+    return library, device, context
 
 
 def _find() -> dict[str, object] | None:

@@ -140,9 +140,12 @@ class Child:
         """What it has sent until it was last looked at."""
         return _messages(self._data)
 
-    def go(self) -> None:
-        """It need not wait any longer."""
+    def go(self, seconds: float | None = None) -> None:
+        """It need not wait any longer; what it does then may take as long as what it did before left, or
+        `seconds`."""
         self._data = self._data.removesuffix(_PAUSE)
+        if seconds is not None:
+            self.limit = self._left = seconds
         self._started = self._seen = time.monotonic()
         with suppress(BrokenPipeError):  # it has ended
             os.write(self._voice, b"!")

@@ -1,7 +1,9 @@
 """Measuring in child processes: whatever a candidate does, it ends as a recorded outcome.
 
     build   one process a candidate, on cores that do not measure; it then waits
-    run     the same process, one at a time, alone on its cores: checks, warms up, repeats
+    run     the same process, one at a time, alone on its cores: checks, warms up, repeats; for a GPU one
+            process for all of a batch, as long as none fails: a context takes longer to make than most of
+            them run
 
 Either candidates are built on spare cores while others are measured, or all of a batch are built first on
 every core: whichever takes less time, by what building and running have taken so far.
@@ -10,17 +12,22 @@ every core: whichever takes less time, by what building and running have taken s
 from __future__ import annotations
 
 import base64
+import gc
 import math
 import os
+import pickle
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ..compiler.build_kernel import Kernel
 from ..compiler.codegen.kernel_code import Launch, Step
+from ..compiler.cuda_device import keep_context
 from ..compiler.kernel_task import Config, KernelTask
 from ..runtime import capi
 from ..settings import GPU_POISON, OPENCL_CACHE
@@ -171,7 +178,11 @@ class _Job:
     config: dict[str, object] = field(default_factory=dict)
     built: Built | None = None
     building: float = 0.0
-    messages: int = 0  # that were heard of building
+    messages: int = 0  # that were heard before it ran
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.candidate.task.target.gpu is not None
 
 
 class _Batch:
@@ -181,9 +192,10 @@ class _Batch:
         self.builders = min(MOST_BUILDERS, len(self.building_on))
         self.waiting = deque(_job(n, c) for n, c in enumerate(candidates))
         self.building: list[tuple[Child, _Job]] = []
-        self.built: deque[tuple[Child, _Job]] = deque()
+        self.built: deque[tuple[Child | None, _Job]] = deque()
         self.running: list[tuple[Child, _Job]] = []
         self.leaving: list[Child] = []  # with nothing left to do but to end
+        self.standing: _Standing | None = None
 
     def __iter__(self) -> Generator[tuple[int, Measurement], None, None]:
         try:
@@ -194,18 +206,29 @@ class _Batch:
                 self._start()  # while someone listens, and what has been measured ends
                 yield from found
         finally:
-            for child in (*self.leaving, *(c for c, _ in (*self.building, *self.built, *self.running))):
-                child.end()
+            children = [c for c, _ in (*self.building, *self.built, *self.running)]
+            for child in {*self.leaving, *(c for c in children if c is not None)}:
+                if not self._stands(child):
+                    child.end()
+            if self.standing is not None:
+                self.standing.end()
 
     def _start(self) -> None:
         check = self.measurer.check
         while self.waiting and len(self.building) < self.builders and not (self.in_turn and self.running):
             job = self.waiting.popleft()
             operands(job.candidate.task, check)  # here, so that the child finds them
-            self.building.append((self._child(job), job))
+            if job.built and job.on_gpu:
+                self.built.append((None, job))
+            else:
+                self.building.append((self._child(job), job))
         if self.built and not self.running and not (self.in_turn and (self.waiting or self.building)):
-            self.running.append(self.built.popleft())
-            self.running[0][0].go()
+            child, job = self.built.popleft()
+            if child is None:
+                child = self._given_to_standing(job)
+            else:
+                child.go()
+            self.running.append((child, job))
         elif self.building and self.waiting:
             operands(self.waiting[0].candidate.task, check)
 
@@ -217,6 +240,15 @@ class _Batch:
         memory = measurer.memory or memory_limit()
         return Child(act, seconds=measurer.time_limit, memory=memory, cpus=self.building_on)
 
+    def _given_to_standing(self, job: _Job) -> Child:
+        if self.standing is None:
+            measurer, cuda = self.measurer, job.candidate.task.target.cuda
+            act = partial(_stand, measurer.options, cuda)
+            memory = measurer.memory or memory_limit()
+            self.standing = _Standing(act, measurer.time_limit, memory, self.cores.measuring)
+        self.standing.measures(job)
+        return self.standing.child
+
     def _collect(self) -> Generator[tuple[int, Measurement], None, None]:
         for entry in [e for e in self.building if e[0].over()]:
             self.building.remove(entry)
@@ -225,7 +257,9 @@ class _Batch:
             if child.waits and _built_of(job, messages):
                 job.building = self._took(messages, 0.0)
                 job.messages = len(messages)
-                self.built.append(entry)
+                self.built.append((None, job) if job.on_gpu else entry)
+                if job.on_gpu:
+                    child.end()
             else:
                 confused = child.waits  # what fails to be built does not wait
                 ending = child.end()
@@ -243,17 +277,28 @@ class _Batch:
             ending = self._leave(child)
             messages = ending.messages[job.messages :]
             result = _result(job, messages, ending.error, ending.detail)
+            if result.error and self.standing is not None:
+                self.standing.end()
+                self.standing = None
             running = self._took(messages, ending.seconds)
             yield job.position, replace(result, building=job.building, running=running, built=job.built)
 
     def _leave(self, child: Child) -> Ending:
-        """Of a child that is ended, or that has said what it measured and may take its time to end."""
+        """Of a child that is ended, or that has said what it measured and may take its time to end, or stand
+        for more."""
+        if not child.waits and self.standing is not None and self._stands(child):
+            ending, self.standing = self.standing.end(), None
+            return ending
         if not child.waits:
             return child.end()
         found = Ending(child.heard(), "exit", "", child.seconds)
-        child.go()
-        self.leaving.append(child)
+        if not self._stands(child):
+            child.go()
+            self.leaving.append(child)
         return found
+
+    def _stands(self, child: Child) -> bool:
+        return self.standing is not None and child is self.standing.child
 
     def _took(self, messages: Sequence[object], whole: float) -> float:
         """Seconds that the candidate took; without those that its process did, where it says so."""
@@ -261,6 +306,43 @@ class _Batch:
         seconds = next((x for x in reversed(said) if isinstance(x, float)), whole)
         self.measurer.spans.add(seconds)
         return seconds
+
+
+class _Standing:
+    """A child that measures what is built for a GPU, one candidate after the other."""
+
+    def __init__(
+        self, act: Callable[[int, Parent], None], seconds: float, memory: int, cpus: Collection[int]
+    ):
+        self.seconds = seconds
+        self._jobs, path = tempfile.mkstemp()
+        os.unlink(path)
+        self.child = Child(partial(act, self._jobs), seconds=seconds, memory=memory, cpus=cpus)
+        while not self.child.over():
+            Child.wait([self.child])
+
+    def measures(self, job: _Job) -> None:
+        os.ftruncate(self._jobs, 0)
+        os.pwrite(self._jobs, pickle.dumps((job.candidate.task, job.built, job.candidate.beat)), 0)
+        job.messages = len(self.child.heard())
+        self.child.go(self.seconds)
+
+    def end(self) -> Ending:
+        os.close(self._jobs)
+        return self.child.end()
+
+
+def _stand(options: dict[str, Any], cuda: bool, jobs: int, parent: Parent) -> None:
+    gc.freeze()  # collecting touches no memory that is the parent's, too
+    os.environ[OPENCL_CACHE.name] = "0"  # nobody asks for most candidates again
+    os.environ[GPU_POISON.name] = "1"
+    if cuda:
+        keep_context()
+    while True:
+        parent.wait()
+        task, built, beat = pickle.loads(os.pread(jobs, os.fstat(jobs).st_size, 0))
+        _timed(parent, partial(run, task, built, beat=beat, **options))
+        gc.collect()  # modules hold memory of the GPU
 
 
 def _job(position: int, candidate: Candidate) -> _Job:
@@ -300,8 +382,6 @@ def _acting(candidate: Candidate, options: dict[str, Any], measuring: Collection
         if isinstance(result, Built):
             parent.wait()
             pin(measuring)
-            os.environ[OPENCL_CACHE.name] = "0"  # nobody asks for most candidates again
-            os.environ[GPU_POISON.name] = "1"
             _timed(parent, lambda: run(candidate.task, result, beat=candidate.beat, **options))
             parent.wait()
 

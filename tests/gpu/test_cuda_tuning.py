@@ -48,6 +48,62 @@ def test_outcomes(run):
     assert wrong.startswith("wrong") and failed.startswith("build")
 
 
+STANDING = """
+import os, signal, time
+from dataclasses import replace
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.ops.matmul import MatMul
+from burnish.compiler.target import get_target
+from burnish.op_tuner import isolate
+from burnish.op_tuner.isolate import Candidate, Local
+from tests.op_tuner.tasks import op_task
+
+right = isolate.run
+DIES, HANGS, WRONG = 1.0, 2.0, 3.0
+
+def run(task, built, *, beat, **how):
+    if beat == DIES:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if beat == HANGS:
+        time.sleep(60)
+    result = right(task, built, **how)
+    return replace(result, detail=f"by {os.getpid()}", error="wrong" if beat == WRONG else result.error)
+
+isolate.run = run
+task = op_task(MatMul(), "f32[33,40]", "f32[40,24]", target=get_target("cuda-sm80"))
+local = Local(1, seconds=0.001, time_limit=10)
+
+def measured(*beats, built=None, alone=False):
+    candidates = [Candidate(task, DefaultConfig(), beat, built) for beat in beats]
+    found = sorted(local(candidates, alone), key=lambda pair: pair[0])
+    print(*(f"{r.error} {r.detail}" for _, r in found), sep=";")
+    return found[0][1].built
+
+usual = float("inf")
+built = measured(usual)
+measured(usual, usual, DIES, usual, WRONG, usual, usual, built=built)
+local.time_limit = 2
+measured(usual, HANGS, usual, built=built, alone=True)
+try:
+    os.waitpid(-1, os.WNOHANG)
+    print("a process is left")
+except ChildProcessError:
+    print("none is left")
+"""
+
+
+def test_one_process_measures_until_a_candidate_spoils_it(run):
+    lines = run("-c", STANDING).splitlines()
+    first, again = (line.split(";") for line in lines[1:3])
+    assert [found.split()[0] for found in first] == ["None", "None", "crash", "None", "wrong", "None", "None"]
+    assert first[2].endswith("SIGSEGV")
+    by = [first[0], first[3], first[5]]
+    assert first[1] == by[0] and first[4].split()[-1] == by[1].split()[-1] and first[6] == by[2]
+    assert [found.split()[0] for found in again] == ["None", "timeout", "None"]
+    assert len({*by, again[0], again[2]}) == 5, "five processes"
+    assert lines[0].startswith("None by ") and lines[3] == "none is left"
+
+
 def test_a_gpu_that_is_not_there_is_no_failure_of_the_candidate(monkeypatch):
     def gone(*arguments):
         raise ToolError("the driver offers none")
