@@ -55,6 +55,8 @@ class OwnCores:
             apart = self._waits()
             start = time.monotonic()
             result = work()
+            if self.threads < 2:
+                return result
             rest()
             if (self.look() and apart) or self.patience <= 0:
                 return result
