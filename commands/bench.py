@@ -76,7 +76,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that compare with each other. `flops` is None where the model's shapes do not give them."""
+    """Rows that compare with each other. `flops` is None where the model's shapes do not give them; `shared`
+    are measurements during which threads shared a core."""
 
     network: str
     threads: int  # 0: on a GPU
@@ -84,6 +85,7 @@ class Group:
     checked: bool  # against onnxruntime, or the operators' definitions where it fails
     fastest_peer: str | None  # of f32
     rows: tuple[Row, ...]
+    shared: int = 0
 
     def gflops(self, row: Row) -> float | None:
         if self.flops is None or row.median_seconds is None:
@@ -281,6 +283,7 @@ class Session:
             expected is not None,
             fastest,
             rows,
+            cores.shared,
         )
 
     def _prepare(

@@ -76,7 +76,8 @@ def title(group: Group) -> str:
     why = ", outputs not checked (onnxruntime cannot run it here)"
     measured = any(row.median_seconds for row in group.rows)
     unchecked = why if measured and not group.checked else ""
-    return f"{group.network}, {place(group.threads)}{work}{unchecked}"
+    shared = f", threads shared a core in {group.shared} measurements" if group.shared else ""
+    return f"{group.network}, {place(group.threads)}{work}{unchecked}{shared}"
 
 
 def cells(result: BenchResult, group: Group, row: Row) -> tuple[str, ...]:
@@ -179,6 +180,7 @@ def _group_json(result: BenchResult, group: Group) -> dict[str, Any]:
         "flops": group.flops,
         "checked": group.checked,
         "fastest_peer": group.fastest_peer,
+        "shared": group.shared,
         "rows": [_row_json(result, group, row) for row in group.rows],
     }
 

@@ -34,10 +34,12 @@ class OwnCores:
 
     usual    the least crowding that was met; nothing is waited for before any was
     patience seconds that may still be lost by waiting, and by doing work again
+    shared   how often work counts though they had not, since there was no patience left
     """
 
     def __init__(self, threads: int, usual: float = math.inf, patience: float = math.inf):
         self.threads, self.usual, self.patience = threads, usual, patience
+        self.shared = 0
 
     def look(self) -> bool:
         """Whether they have one now."""
@@ -58,7 +60,10 @@ class OwnCores:
             if self.threads < 2:
                 return result
             rest()
-            if (self.look() and apart) or self.patience <= 0:
+            if self.look() and apart:
+                return result
+            if self.patience <= 0:
+                self.shared += 1
                 return result
             self.patience -= time.monotonic() - start
 

@@ -45,7 +45,14 @@ def test_table_shows_losses_and_failures(result):
     assert "no | such operator" in lines["ncnn"]
     assert "burnish is slower than the fastest f32 peer: resnet18 (2 threads)" in text
     assert "measured peak, f32 multiply-add: 500 (2 threads) GFLOP/s" in text
-    assert "BUSY" not in text
+    assert "BUSY" not in text and "shared" not in text
+
+
+def test_measurements_on_one_core_are_counted(result):
+    (group,) = result.groups
+    result = replace(result, groups=(replace(group, shared=3),))
+    assert "2.2 GFLOP, threads shared a core in 3 measurements" in report(result).to_text()
+    assert json.loads(to_json(result))["groups"][0]["shared"] == 3
 
 
 def test_a_busy_machine_is_named(result):

@@ -61,7 +61,7 @@ def test_patience_ends(seen, monkeypatch):
     cores = OwnCores(2, usual=1.0, patience=0.05)
     assert cores.during(counting()) == 0 and cores.patience <= 0
     monkeypatch.setattr(own_cores.time, "sleep", None)
-    assert cores.during(counting()) == 0
+    assert cores.during(counting()) == 0 and cores.shared == 2
 
 
 def test_work_in_vain_takes_patience(seen, monkeypatch):
