@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
+
+from ..errors import InputError
+from ..settings import cache_dir
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+_POLL = 0.005  # seconds
 _CAN_PIN = hasattr(os, "sched_setaffinity")
 
 
@@ -48,6 +55,33 @@ def pin(cpus: Collection[int], thread: int = 0) -> None:
     if _CAN_PIN and cpus:
         with suppress(OSError):
             os.sched_setaffinity(thread, cpus)
+
+
+@contextmanager
+def reserved(cpus: Collection[int], patience: float) -> Iterator[None]:
+    """Meanwhile no other process of this user that asks for one of these CPUs here measures there: two tuners
+    take turns. Nobody is waited for longer than `patience` seconds."""
+    end = time.monotonic() + patience
+    with ExitStack() as held:
+        with suppress(OSError, InputError):  # where nothing can be kept, nothing is waited for
+            folder = cache_dir() / "measuring"
+            folder.mkdir(parents=True, exist_ok=True)
+            for cpu in sorted(cpus):  # all in the same order, so that nobody waits for who waits for it
+                _lock(held.enter_context((folder / f"cpu{cpu}").open("a")), end)
+        yield
+
+
+def _lock(file: TextIO, end: float) -> None:
+    """Until it is closed."""
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return
+            time.sleep(_POLL)
+        else:
+            return
 
 
 def one_blas_thread() -> None:

@@ -33,7 +33,7 @@ from ..runtime import capi
 from ..settings import GPU_POISON, OPENCL_CACHE
 from .child import Act, Child, Ending, Parent, memory_limit
 from .clock import at_usual_pace
-from .cores import Cores, divide, keeping_to, pin
+from .cores import Cores, divide, keeping_to, pin, reserved
 from .hardware import Hardware, this_hardware
 from .measure import (
     SECONDS,
@@ -54,6 +54,7 @@ TIME_LIMIT = 30.0  # seconds for one candidate, building and checking included
 MOST_BUILDERS = 8
 USUAL = (0.3, 0.1)  # seconds of building and running one candidate, before any is known
 RECENT = 0.2  # weight of the latest one
+TURN = 10.0  # seconds that another process may measure on the same cores meanwhile
 PATIENCE = 1.0  # seconds that a candidate may wait for cores of its own
 WAITING = 0.25  # of the time that candidates run, at most, is added by that
 _CONFUSED = (TypeError, ValueError, LookupError)  # by what a process says whose memory was spoilt
@@ -243,7 +244,7 @@ class _Batch:
     def _given_to_standing(self, job: _Job) -> Child:
         if self.standing is None:
             measurer, cuda = self.measurer, job.candidate.task.target.cuda
-            act = partial(_stand, measurer.options, cuda)
+            act = partial(_stand, measurer.options, self.cores.measuring, cuda)
             memory = measurer.memory or memory_limit()
             self.standing = _Standing(act, measurer.time_limit, memory, self.cores.measuring)
         self.standing.measures(job)
@@ -332,7 +333,9 @@ class _Standing:
         return self.child.end()
 
 
-def _stand(options: dict[str, Any], cuda: bool, jobs: int, parent: Parent) -> None:
+def _stand(
+    options: dict[str, Any], measuring: Collection[int], cuda: bool, jobs: int, parent: Parent
+) -> None:
     gc.freeze()  # collecting touches no memory that is the parent's, too
     os.environ[OPENCL_CACHE.name] = "0"  # nobody asks for most candidates again
     os.environ[GPU_POISON.name] = "1"
@@ -341,7 +344,8 @@ def _stand(options: dict[str, Any], cuda: bool, jobs: int, parent: Parent) -> No
     while True:
         parent.wait()
         task, built, beat = pickle.loads(os.pread(jobs, os.fstat(jobs).st_size, 0))
-        _timed(parent, partial(run, task, built, beat=beat, **options))
+        with reserved(measuring, TURN):
+            _timed(parent, partial(run, task, built, beat=beat, **options))
         gc.collect()  # modules hold memory of the GPU
 
 
@@ -382,7 +386,8 @@ def _acting(candidate: Candidate, options: dict[str, Any], measuring: Collection
         if isinstance(result, Built):
             parent.wait()
             pin(measuring)
-            _timed(parent, lambda: run(candidate.task, result, beat=candidate.beat, **options))
+            with reserved(measuring, TURN):
+                _timed(parent, lambda: run(candidate.task, result, beat=candidate.beat, **options))
             parent.wait()
 
     return act

@@ -6,8 +6,11 @@ import math
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from burnish.compiler.ir.scalar import Load, Var, const
 from burnish.compiler.ir.types import F32
 from burnish.compiler.kernel_task import Config, DefaultConfig, FixedConfig, KernelTask
 from burnish.compiler.ops.sorting import TopK
-from burnish.op_tuner import own_cores
+from burnish.op_tuner import isolate, own_cores
 from burnish.op_tuner.child import Child
 from burnish.op_tuner.isolate import Candidate, Local
 from burnish.op_tuner.measure import Measurement
@@ -82,6 +85,31 @@ def test_candidates_wait_for_cores_of_their_own_a_share_of_the_time(monkeypatch)
     assert 1.0 <= waits[0] < 1.5 and sum(waits[2:]) < 0.5, waits
     one = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
     assert one.waited == 0 and one.crowding == math.inf
+
+
+HOLD = """
+import sys, time
+from burnish.op_tuner.cores import divide, reserved
+with reserved(divide(1).measuring, 0):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_two_tuners_take_turns(monkeypatch):
+    monkeypatch.setattr(isolate, "TURN", 0.5)
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLD], **pipe) as other:
+        assert other.stdout.readline() == "held\n"
+        start = time.monotonic()
+        found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
+        assert found.error is None and time.monotonic() > start + 0.5, "nobody is waited for for ever"
+        monkeypatch.setattr(isolate, "TURN", 60)
+        Timer(0.5, other.communicate, ("\n",)).start()
+        start = time.monotonic()
+        found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
+        assert found.error is None and start + 0.5 < time.monotonic() < start + 30
+    assert found.running < 0.4, "waiting is not running"
 
 
 def test_what_is_built_is_only_run():
