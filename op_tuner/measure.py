@@ -175,7 +175,7 @@ def run(
     evict: int = 0,
     beat: float = math.inf,
     crowding: float = math.inf,
-    patience: float = 1.0,
+    patience: float = 0.0,
 ) -> Measurement:
     """Checks and times a candidate. One that is clearly slower than `beat` seconds is not run often.
     `crowding` is the least that is known of (`own_cores`)."""
