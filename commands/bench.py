@@ -5,7 +5,7 @@ right, and is then timed in rounds: each round has fresh inputs, starts one cont
 runs each for long enough to be measured. Libraries let idle threads spin for a while in the hope of more
 work: before each measurement the process waits until its threads have gone to sleep, so that nobody
 competes with another's spinning, while within its own turn each keeps its default behaviour. Where the
-host of a virtual machine runs two of its CPUs on one core for a while (`own_cores`), that is done again.
+host of a virtual machine lets others share a core for a while (`own_cores`), that is done again.
 
 A ratio is taken within each round, where both sides met the same conditions, and then its median.
 """
@@ -40,7 +40,7 @@ REFERENCE = "the reference"  # in place of a contestant's name
 NOT_MEASURED = "not measured: "  # begins the reason of a row where nothing was wrong
 QUIET = 0.1  # share of one core that counts as "asleep"
 MOST_REPEATS = 200_000
-PATIENCE = 60.0  # seconds that a table may take longer where threads share a core
+PATIENCE = 60.0  # seconds that a table may take longer where cores are shared
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Row:
 @dataclass(frozen=True)
 class Group:
     """Rows that compare with each other. `flops` is None where the model's shapes do not give them; `shared`
-    are measurements during which threads shared a core."""
+    are measurements during which cores were shared."""
 
     network: str
     threads: int  # 0: on a GPU

@@ -76,7 +76,7 @@ def title(group: Group) -> str:
     why = ", outputs not checked (onnxruntime cannot run it here)"
     measured = any(row.median_seconds for row in group.rows)
     unchecked = why if measured and not group.checked else ""
-    shared = f", threads shared a core in {group.shared} measurements" if group.shared else ""
+    shared = f", cores were shared in {group.shared} measurements" if group.shared else ""
     return f"{group.network}, {place(group.threads)}{work}{unchecked}{shared}"
 
 

@@ -118,6 +118,7 @@ class Local:
                 touching(target)
                 pacing()
                 multiply_adds()
+                multiply_adds(chain=True)
         capi.library()  # as these, so that children find it
         cores = divide(self.threads)
         in_turn = alone or self._in_turn(cores)

@@ -192,7 +192,7 @@ def run(
         wrong = runner.first(given)
         if task.target.gpu and not wrong:
             runner.warm(given)
-        cores = OwnCores(1 if task.target.gpu else threads, crowding, patience)
+        cores = OwnCores(0 if task.target.gpu else threads, crowding, patience)
         repeat = partial(_repeat, runner.once, seconds, beat, len(runner.turns))
         times = [] if wrong else cores.during(repeat)
         wrong = wrong or runner.changed()

@@ -1,9 +1,9 @@
-"""Whether threads have a core each at the moment.
+"""Whether threads have a core each at the moment, and to themselves.
 
 The CPUs of a virtual machine are threads of its host, which now and then runs two of them on one core for
-seconds: kernels of two threads then take up to twice as long, though each CPU has its usual clock. What tells
-is independent multiply-adds, of which one thread's fill a core: if each thread has one, those of all threads
-take no longer.
+seconds, or another tenant's beside one: kernels of two threads then take up to twice as long, those of one a
+quarter more, though each CPU has its usual clock. What tells is independent multiply-adds, of which one
+thread's fill a core, beside a chain of dependent ones, which takes as long whoever shares the core.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import llvmlite.binding as llvm
 from .cores import divide, pin
 
 T = TypeVar("T")
-SHARED = 1.4  # times the usual crowding from which on cores are shared
+SHARED = 1.15  # times the usual crowding from which on cores are shared
 TRIES = 2
 SECONDS = 0.0003  # of one try
 PAUSE = 0.01  # seconds
@@ -31,6 +31,7 @@ PAUSE = 0.01  # seconds
 
 class OwnCores:
     """Work that is done while each of `threads` has a core of its own, or as much of one as it usually has.
+    Where there are none (a GPU's), nothing is asked.
 
     usual    the least crowding that was met; nothing is waited for before any was
     patience seconds that may still be lost by waiting, and by doing work again
@@ -43,7 +44,7 @@ class OwnCores:
 
     def look(self) -> bool:
         """Whether they have one now."""
-        if self.threads < 2:
+        if not self.threads:
             return True
         found = crowding(self.threads)
         self.usual = min(self.usual, found)
@@ -57,8 +58,6 @@ class OwnCores:
             apart = self._waits()
             start = time.monotonic()
             result = work()
-            if self.threads < 2:
-                return result
             rest()
             if self.look() and apart:
                 return result
@@ -77,20 +76,20 @@ class OwnCores:
 
 
 def crowding(threads: int) -> float:
-    """How many times as long independent multiply-adds take in so many threads at once as in one."""
-    kernel = multiply_adds()
-    turns = max(1, round(SECONDS / _turn()))
-    one, all_of_them = (
-        min(seconds_at_once(lambda _: kernel.run(turns), count) for _ in range(TRIES))
-        for count in (1, threads)
-    )
-    return all_of_them / one
+    """How long independent multiply-adds take in so many threads at once, in multiply-adds of a chain."""
+    return _seconds(multiply_adds(), threads) / _seconds(multiply_adds(chain=True), 1)
+
+
+def _seconds(kernel: MultiplyAdds, threads: int) -> float:
+    """Of a turn."""
+    turns = max(1, round(SECONDS / _usual(kernel)))
+    return min(seconds_at_once(lambda _: kernel.run(turns), threads) for _ in range(TRIES)) / turns
 
 
 @cache
-def _turn() -> float:
-    """Seconds of one turn of the loop, about."""
-    kernel, turns = multiply_adds(), 10_000
+def _usual(kernel: MultiplyAdds) -> float:
+    """Seconds of a turn, about."""
+    turns = 10_000
     return min(seconds_at_once(lambda _: kernel.run(turns), 1) for _ in range(TRIES)) / turns
 
 
@@ -124,9 +123,9 @@ def seconds_at_once(work: Callable[[int], object], threads: int) -> float:
     return max(end for _, end in spans) - min(start for start, _ in spans)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MultiplyAdds:
-    """A loop over independent accumulators in registers; `run` takes its turns."""
+    """A loop over accumulators in registers; `run` takes its turns."""
 
     run: Callable[[int], float]
     flops: int  # of one turn
@@ -134,8 +133,10 @@ class MultiplyAdds:
 
 
 @cache
-def multiply_adds() -> MultiplyAdds:
+def multiply_adds(chain: bool = False) -> MultiplyAdds:
+    """Independent ones, or those of a chain."""
     floats, accumulators, fused = vector_shape()
+    accumulators = 1 if chain else accumulators
     engine = machine_code(multiply_adds_text(floats, accumulators, fused))
     # ctypes releases the interpreter's lock around CFUNCTYPE calls: threads do run at once.
     run = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(engine.get_function_address("fma"))
@@ -189,6 +190,7 @@ def multiply_adds_text(floats: int, accumulators: int, fused: bool) -> str:
     sums = [
         f"  %t{i} = fadd {vector} %{f't{i - 1}' if i > 1 else 'n0'}, %n{i}" for i in range(1, accumulators)
     ]
+    last = f"t{accumulators - 1}" if sums else "n0"
     return "\n".join(
         [
             f"declare {vector} @llvm.fma.v{floats}f32({vector}, {vector}, {vector})",
@@ -205,7 +207,7 @@ def multiply_adds_text(floats: int, accumulators: int, fused: bool) -> str:
             "  br i1 %more, label %loop, label %done",
             "done:",
             *sums,
-            f"  %r = extractelement {vector} %t{accumulators - 1}, i32 0",
+            f"  %r = extractelement {vector} %{last}, i32 0",
             "  ret float %r",
             "}",
         ]

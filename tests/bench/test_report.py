@@ -51,7 +51,7 @@ def test_table_shows_losses_and_failures(result):
 def test_measurements_on_one_core_are_counted(result):
     (group,) = result.groups
     result = replace(result, groups=(replace(group, shared=3),))
-    assert "2.2 GFLOP, threads shared a core in 3 measurements" in report(result).to_text()
+    assert "2.2 GFLOP, cores were shared in 3 measurements" in report(result).to_text()
     assert json.loads(to_json(result))["groups"][0]["shared"] == 3
 
 
