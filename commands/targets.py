@@ -11,7 +11,10 @@ from ..errors import InputError
 @click.command("targets")
 @click.argument("name", required=False)
 def command(name):
-    """List all targets, or print everything that is known of target NAME."""
+    """List all targets, or print everything that is known of target NAME.
+
+    A CUDA GPU that is elsewhere has its number of units behind its target: cuda-sm90:132.
+    """
     if name is not None:
         click.echo(get_target(name).text())
         return

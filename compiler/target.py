@@ -184,7 +184,8 @@ gets the limits of its device, `cuda` is the newest that this machine's GPU runs
 
 
 def get_target(name: str | Target) -> Target:
-    """By name; InputError lists the known names."""
+    """By name; InputError lists the known names. `cuda-sm90:132` is a GPU elsewhere with so many units, which
+    gets what `cuda` makes there."""
     if isinstance(name, Target):
         return name
     if name == "host":
@@ -193,9 +194,23 @@ def get_target(name: str | Target) -> Target:
         return this_opencl()
     if name == "cuda":
         return this_cuda()
-    if name not in TARGETS:
-        raise InputError(f"unknown target {name!r}; known: host, cuda, {', '.join(TARGETS)}")
-    return TARGETS[name]
+    known, colon, units = str(name).partition(":")
+    if known not in TARGETS or (colon and not _is_count(known, units)):
+        raise InputError(
+            f"unknown target {name!r}; known: host, cuda, {', '.join(TARGETS)}; "
+            "of a CUDA GPU elsewhere also its units: cuda-sm90:132"
+        )
+    return of_units(TARGETS[known], int(units)) if colon else TARGETS[known]
+
+
+def _is_count(target: str, units: str) -> bool:
+    return TARGETS[target].cuda and units.isascii() and units.isdigit() and 0 < int(units) <= MOST_UNITS
+
+
+def of_units(target: Target, units: int) -> Target:
+    """For a GPU with so many units, so that as many blocks may wait for each other."""
+    assert target.gpu is not None
+    return replace(target, gpu=replace(target.gpu, units=units, together=True))
 
 
 @lru_cache(maxsize=1)
@@ -218,6 +233,7 @@ def host() -> Target:
     return replace(best, name="host", cpu=cpu, features=(*best.features, *more), **caches)
 
 
+MOST_UNITS = 4096
 LEAST_BLOCK = 32  # threads of the smallest blocks that templates ask for
 
 
@@ -237,8 +253,7 @@ def this_opencl() -> Target:
 
 
 def this_cuda() -> Target:
-    """The newest CUDA target that this machine's GPU runs, with its units, so that as many blocks may wait
-    for each other; where there is no GPU, the newest of all."""
+    """The newest CUDA target that this machine's GPU runs, with its units; without one the newest of all."""
     device = find_cuda_device()
     known = {int(t.cpu.removeprefix("sm_")): t for t in TARGETS.values() if t.cuda}
     fitting = [arch for arch in known if device is None or arch <= device.arch]
@@ -247,9 +262,7 @@ def this_cuda() -> Target:
             f"target cuda: the GPU of this machine is {device}; expected one from sm_{min(known)} on"
         )
     target = known[max(fitting)]
-    if device is None or target.gpu is None:
-        return target
-    return replace(target, gpu=replace(target.gpu, units=device.units, together=True))
+    return target if device is None else of_units(target, device.units)
 
 
 def runs_here(target: Target) -> bool:

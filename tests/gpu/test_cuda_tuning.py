@@ -185,6 +185,20 @@ def test_the_version_of_the_drivers_part_in_the_kernel(tmp_path, monkeypatch, li
     assert cuda_device._kernel_module() == version
 
 
+def test_a_gpu_elsewhere_gets_what_it_would_make_itself(monkeypatch):
+    monkeypatch.setattr(target, "find_cuda_device", lambda: DEVICE)
+    assert get_target("cuda-sm80:108") == get_target("cuda") != get_target("cuda-sm80")
+    assert get_target("cuda-sm80:107") != get_target("cuda")
+
+
+@pytest.mark.parametrize(
+    "name", ["cuda-sm80:", "cuda-sm80:0", "cuda-sm80:1e2", "cuda:108", "x86-64-v3:2", ":108"]
+)
+def test_units_that_are_none(name):
+    with pytest.raises(InputError, match="also its units: cuda-sm90:132"):
+        get_target(name)
+
+
 @pytest.mark.parametrize(
     ("arch", "units", "name"),
     [(None, 0, "cuda-sm90"), (80, 108, "cuda-sm80"), (89, 142, "cuda-sm80"), (100, 148, "cuda-sm90")],
