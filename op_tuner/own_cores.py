@@ -77,25 +77,33 @@ class OwnCores:
 
 def crowding(threads: int) -> float:
     """How long independent multiply-adds take in so many threads at once, in multiply-adds of a chain."""
-    return _seconds(multiply_adds(), threads) / _seconds(multiply_adds(chain=True), 1)
+    return _turn(multiply_adds(), threads) / _turn(multiply_adds(chain=True), 1)
 
 
-def _seconds(kernel: MultiplyAdds, threads: int) -> float:
-    """Of a turn."""
+def _turn(kernel: MultiplyAdds, threads: int) -> float:
+    """Seconds of a turn in the slowest thread. Many threads do not begin at once; that counts for none."""
     turns = max(1, round(SECONDS / _usual(kernel)))
-    return min(seconds_at_once(lambda _: kernel.run(turns), threads) for _ in range(TRIES)) / turns
+    tries = (spans_at_once(lambda _: kernel.run(turns), threads) for _ in range(TRIES))
+    return min(max(end - start for start, end in spans) for spans in tries) / turns
 
 
 @cache
 def _usual(kernel: MultiplyAdds) -> float:
     """Seconds of a turn, about."""
     turns = 10_000
-    return min(seconds_at_once(lambda _: kernel.run(turns), 1) for _ in range(TRIES)) / turns
+    tries = (spans_at_once(lambda _: kernel.run(turns), 1) for _ in range(TRIES))
+    return min(end - start for ((start, end),) in tries) / turns
 
 
 def seconds_at_once(work: Callable[[int], object], threads: int) -> float:
-    """From the first start to the last end of `work(index)` in that many threads which begin at once, each on
-    a CPU of its own if there are as many."""
+    """From the first start to the last end of `work(index)` in that many threads."""
+    starts, ends = zip(*spans_at_once(work, threads))
+    return max(ends) - min(starts)
+
+
+def spans_at_once(work: Callable[[int], object], threads: int) -> list[tuple[float, float]]:
+    """When `work(index)` started and ended in that many threads which begin at once, each on a CPU of its own
+    if there are as many."""
     cpus = sorted(divide(threads).measuring)
     barrier = threading.Barrier(threads)
     spans = [(0.0, 0.0)] * threads
@@ -120,7 +128,7 @@ def seconds_at_once(work: Callable[[int], object], threads: int) -> float:
         pin(own)
     for thread in others:
         thread.join()
-    return max(end for _, end in spans) - min(start for start, _ in spans)
+    return spans
 
 
 @dataclass(frozen=True, eq=False)
