@@ -40,7 +40,7 @@ REFERENCE = "the reference"  # in place of a contestant's name
 NOT_MEASURED = "not measured: "  # begins the reason of a row where nothing was wrong
 QUIET = 0.1  # share of one core that counts as "asleep"
 MOST_REPEATS = 200_000
-PATIENCE = 60.0  # seconds that a table may take longer where cores are shared
+WAITING = 1.0  # of the time that measurements take, at most, is added where cores are shared
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Session:
             _Entry(peer, Row(peer.name, versions.get(peer.name, ""), peer.precision, peer.subject))
             for peer in contestants
         ]
-        cores = OwnCores(self.threads, patience=PATIENCE)
+        cores = OwnCores(self.threads, share=WAITING)
         inputs = self.make_inputs(self.network.model, self.seed)
         expected: Mapping[str, np.ndarray] | None = None
         if not self.missing and REFERENCE not in self.failed:

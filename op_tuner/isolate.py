@@ -100,7 +100,7 @@ class Local:
         self.paced, self.stopped = paced, stopped
         self.spans = Spans()
         self.ready = 0
-        self.crowding, self.patience = math.inf, PATIENCE
+        self.crowding, self.patience = math.inf, 0.0
         self.idle = divide(threads).spare
         self._took = USUAL
 

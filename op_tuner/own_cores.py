@@ -35,11 +35,12 @@ class OwnCores:
 
     usual    the least crowding that was met; nothing is waited for before any was
     patience seconds that may still be lost by waiting, and by doing work again
+    share    of the seconds that work takes, by which patience grows
     shared   how often work counts though they had not, since there was no patience left
     """
 
-    def __init__(self, threads: int, usual: float = math.inf, patience: float = math.inf):
-        self.threads, self.usual, self.patience = threads, usual, patience
+    def __init__(self, threads: int, usual: float = math.inf, patience: float = 0.0, share: float = 0.0):
+        self.threads, self.usual, self.patience, self.share = threads, usual, patience, share
         self.shared = 0
 
     def look(self) -> bool:
@@ -58,13 +59,14 @@ class OwnCores:
             apart = self._waits()
             start = time.monotonic()
             result = work()
+            took = time.monotonic() - start
             rest()
-            if self.look() and apart:
+            apart = self.look() and apart
+            if apart or self.patience <= 0:
+                self.shared += not apart
+                self.patience += self.share * took
                 return result
-            if self.patience <= 0:
-                self.shared += 1
-                return result
-            self.patience -= time.monotonic() - start
+            self.patience -= took
 
     def _waits(self) -> bool:
         """Whether each thread has a core in the end."""

@@ -24,7 +24,7 @@ from .cores import divide
 from .own_cores import OwnCores
 
 LEAST_ROUNDS, MOST_ROUNDS = 6, 60
-WAITING = 0.25  # of the seconds, at most, is spent on waiting while threads share a core
+WAITING = 0.25  # of the time that rounds take, at most, is added where threads share a core
 
 Times = dict[str, float]
 """Seconds of all calls of a task in one run, by digest."""
@@ -70,7 +70,7 @@ def take_turns(make: Make, count: int, *, threads: int, seconds: float, time_lim
 def _act(make: Make, count: int, threads: int, seconds: float, parent: Parent) -> None:
     started = time.monotonic()
     loaded: list[Loaded] = []
-    cores = OwnCores(threads, patience=WAITING * seconds)
+    cores = OwnCores(threads, share=WAITING)
     try:
         for n in range(count):
             parent.send({"making": n})

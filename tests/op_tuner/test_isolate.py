@@ -76,7 +76,7 @@ def test_candidates_wait_for_cores_of_their_own_a_share_of_the_time(monkeypatch)
     candidate = Candidate(double(), FixedConfig({"lanes": 4}))
     ((_, first),) = local([candidate])
     assert first.error is None and first.waited == 0 and local.crowding == 2.0, "it may always be so"
-    local.crowding, waits = 1.0, []
+    local.crowding, local.patience, waits = 1.0, 1.0, []
     for _ in range(4):
         ((_, found),) = local([candidate])
         assert found.error is None and found.crowding == 1.0

@@ -72,6 +72,14 @@ def test_work_in_vain_takes_patience(seen, monkeypatch):
     assert cores.during(counting()) == 1 and cores.patience == -0.5
 
 
+def test_patience_grows_by_a_share_of_the_work(seen, monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr(own_cores.time, "monotonic", lambda: float(next(clock)))
+    seen += [1.0]
+    cores = OwnCores(2, share=0.25)
+    assert [cores.during(counting()) for _ in range(4)] == [0] * 4 and cores.patience == 1.0
+
+
 def test_of_a_gpu_nothing_is_asked(seen):
     assert OwnCores(0, usual=1.0).during(counting()) == 0 and not seen
 
