@@ -54,7 +54,7 @@ TIME_LIMIT = 30.0  # seconds for one candidate, building and checking included
 MOST_BUILDERS = 8
 USUAL = (0.3, 0.1)  # seconds of building and running one candidate, before any is known
 RECENT = 0.2  # weight of the latest one
-TURN = 10.0  # seconds that another process may measure on the same cores meanwhile
+TURN = 0.25  # of a candidate's time limit that another process may measure on the same cores meanwhile
 PATIENCE = 1.0  # seconds that a candidate may wait for cores of its own
 WAITING = 0.25  # of the time that candidates run, at most, is added by that
 _CONFUSED = (TypeError, ValueError, LookupError)  # by what a process says whose memory was spoilt
@@ -238,14 +238,15 @@ class _Batch:
         measurer = self.measurer
         patience = min(PATIENCE, measurer.patience)
         options = {**measurer.options, "crowding": measurer.crowding, "patience": patience}
-        act = _acting(job.candidate, options, self.cores.measuring)
+        act = _acting(job.candidate, options, self.cores.measuring, TURN * measurer.time_limit)
         memory = measurer.memory or memory_limit()
         return Child(act, seconds=measurer.time_limit, memory=memory, cpus=self.building_on)
 
     def _given_to_standing(self, job: _Job) -> Child:
         if self.standing is None:
             measurer, cuda = self.measurer, job.candidate.task.target.cuda
-            act = partial(_stand, measurer.options, self.cores.measuring, cuda)
+            turn = TURN * measurer.time_limit
+            act = partial(_stand, measurer.options, self.cores.measuring, turn, cuda)
             memory = measurer.memory or memory_limit()
             self.standing = _Standing(act, measurer.time_limit, memory, self.cores.measuring)
         self.standing.measures(job)
@@ -335,7 +336,7 @@ class _Standing:
 
 
 def _stand(
-    options: dict[str, Any], measuring: Collection[int], cuda: bool, jobs: int, parent: Parent
+    options: dict[str, Any], measuring: Collection[int], turn: float, cuda: bool, jobs: int, parent: Parent
 ) -> None:
     gc.freeze()  # collecting touches no memory that is the parent's, too
     os.environ[OPENCL_CACHE.name] = "0"  # nobody asks for most candidates again
@@ -345,7 +346,7 @@ def _stand(
     while True:
         parent.wait()
         task, built, beat = pickle.loads(os.pread(jobs, os.fstat(jobs).st_size, 0))
-        with reserved(measuring, TURN):
+        with reserved(measuring, turn):
             _timed(parent, partial(run, task, built, beat=beat, **options))
         gc.collect()  # modules hold memory of the GPU
 
@@ -377,7 +378,7 @@ def _result(job: _Job, messages: Sequence[object], error: str, detail: str) -> M
     return Measurement.failed(error, detail, job.config)
 
 
-def _acting(candidate: Candidate, options: dict[str, Any], measuring: Collection[int]) -> Act:
+def _acting(candidate: Candidate, options: dict[str, Any], measuring: Collection[int], turn: float) -> Act:
     """Builds a candidate, unless it is built, waits, and measures it on these CPUs."""
 
     def act(parent: Parent) -> None:
@@ -387,7 +388,7 @@ def _acting(candidate: Candidate, options: dict[str, Any], measuring: Collection
         if isinstance(result, Built):
             parent.wait()
             pin(measuring)
-            with reserved(measuring, TURN):
+            with reserved(measuring, turn):
                 _timed(parent, lambda: run(candidate.task, result, beat=candidate.beat, **options))
             parent.wait()
 

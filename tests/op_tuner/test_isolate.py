@@ -20,7 +20,7 @@ from burnish.compiler.kernel_task import Config, DefaultConfig, FixedConfig, Ker
 from burnish.compiler.ops.sorting import TopK
 from burnish.op_tuner import isolate, own_cores
 from burnish.op_tuner.child import Child
-from burnish.op_tuner.isolate import Candidate, Local
+from burnish.op_tuner.isolate import TIME_LIMIT, Candidate, Local
 from burnish.op_tuner.measure import Measurement
 
 from .tasks import Doing, alive, double, hang, hoard, leave, op_task
@@ -85,23 +85,27 @@ def test_candidates_wait_for_cores_of_their_own_a_share_of_the_time(monkeypatch)
 
 
 HOLD = """
-import sys, time
+import sys
+from pathlib import Path
+from burnish.op_tuner import cores
 from burnish.op_tuner.cores import divide, reserved
+cores.cache_dir = lambda: Path(sys.argv[1])
 with reserved(divide(1).measuring, 0):
     print("held", flush=True)
     sys.stdin.readline()
 """
 
 
-def test_two_tuners_take_turns(monkeypatch):
-    monkeypatch.setattr(isolate, "TURN", 0.5)
+def test_two_tuners_take_turns(monkeypatch, tmp_path):
+    monkeypatch.setattr("burnish.op_tuner.cores.cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(isolate, "TURN", 0.5 / TIME_LIMIT)
     pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", HOLD], **pipe) as other:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], **pipe) as other:
         assert other.stdout.readline() == "held\n"
         start = time.monotonic()
         found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
         assert found.error is None and time.monotonic() > start + 0.5, "nobody is waited for for ever"
-        monkeypatch.setattr(isolate, "TURN", 60)
+        monkeypatch.setattr(isolate, "TURN", 2)
         Timer(0.5, other.communicate, ("\n",)).start()
         start = time.monotonic()
         found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
