@@ -201,14 +201,14 @@ def compare(options: argparse.Namespace, times: Times, finished: Finished, progr
         missing = [
             (how, seed)
             for how in options.strategies
-            for seed in range(options.seeds or seeds(name, how))
+            for seed in range(options.seeds or seeds_of(name, how))
             if finished.find(task, how, seed, options.trials) is None
         ]
         courses = {(how, seed): begin(how, space, seed) for how, seed in missing}
         run_courses(name, task, courses, options.trials, times, finished, progress)
 
 
-def seeds(name: str, strategy: str) -> int:
+def seeds_of(name: str, strategy: str) -> int:
     return max(SEEDS.values()) if strategy == "random" else SEEDS.get(name, 1)
 
 

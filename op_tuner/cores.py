@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TextIO
 
@@ -39,14 +40,15 @@ def divide(threads: int) -> Cores:
     return Cores(frozenset(min(group) for group in groups[split:]), spare)
 
 
-def _siblings(cpu: int) -> set[int]:
+@cache
+def _siblings(cpu: int) -> frozenset[int]:
     """The CPUs of one core; itself where the system does not say."""
     try:
         parts = Path(_TOPOLOGY.format(cpu)).read_text().strip().split(",")
         ends = [[int(n) for n in part.split("-")] for part in parts]
     except (OSError, ValueError):
-        return {cpu}
-    return {cpu, *(n for end in ends for n in range(end[0], end[-1] + 1))}
+        return frozenset({cpu})
+    return frozenset({cpu, *(n for end in ends for n in range(end[0], end[-1] + 1))})
 
 
 def pin(cpus: Collection[int], thread: int = 0) -> None:
