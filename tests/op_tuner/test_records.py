@@ -476,14 +476,15 @@ def test_killed_at_200_random_moments_nothing_acknowledged_is_lost(tmp_path):
             finally:
                 os._exit(1)
         os.close(writing)
-        time.sleep(0.002 + chance.random() * 0.01)
+        told = os.read(reading, 8)  # it has begun, however long a fork takes on a busy machine
+        time.sleep(chance.random() * 0.01)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         with os.fdopen(reading, "rb") as stream:
-            told = stream.read()
+            told += stream.read()
         acknowledged |= {int.from_bytes(told[i : i + 8], "little") for i in range(0, len(told) // 8 * 8, 8)}
         records, at = read(path, at)
         found |= {r.runs for r in records}
         assert acknowledged <= found
-    assert len(acknowledged) > 200
+    assert len(acknowledged) > 200  # in most turns more than one
     assert {r.runs for r in read(path)[0]} == found
