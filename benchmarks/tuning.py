@@ -245,15 +245,21 @@ def geomean(values: Iterable[float]) -> float:
     return statistics.geometric_mean(found) if found else math.nan
 
 
-def needed(run: Run, wanted: float) -> tuple[int, bool]:
+def steps(run: Run, told: bool) -> Sequence[tuple[int, float]]:
+    """(trial, seconds) of what the course would return from there on: measured again, or as it was `told`."""
+    return list(enumerate(best_so_far(run.times), 1)) if told else run.returned
+
+
+def needed(run: Run, wanted: float, told: bool = False) -> tuple[int, bool]:
     """Trials until the course would have returned what is as fast, and whether it would; if not, all."""
-    found = next((trial for trial, seconds in run.returned if seconds <= wanted), None)
+    found = next((trial for trial, seconds in steps(run, told) if seconds <= wanted), None)
     return (len(run.times), False) if found is None else (found, True)
 
 
-def end(run: Run) -> float:
+def end(run: Run, told: bool = False) -> float:
     """Seconds of what the course returns."""
-    return run.returned[-1][1] if run.returned else math.inf
+    found = steps(run, told)
+    return found[-1][1] if found else math.inf
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -263,13 +269,18 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
     """By workload: speeds in the geometric mean over the seeds that all strategies have run, trials to the
-    speed that random search ends with: of the same seed, then of each other one. The last row's shares are of
-    all pairs of courses, then of all workloads."""
+    speed that random search ends with: of the same seed, then of each other one, the latter also by the times
+    that searches were told. The last row's shares are of all pairs of courses, then of all workloads."""
     header = ["workload", "seeds", *(f"{s} GFLOP/s" for s in strategies), "rank / genetic"]
-    header += [f"{s} trials" for s in strategies] + ["rank / random", "to others' ends", "rank / random"]
+    header += [f"{s} trials" for s in strategies] + [
+        "rank / random",
+        "to others' ends",
+        "rank / random",
+        "as told",
+    ]
     rows, ratios, never = [], [], 0
     shares: list[float] = []
-    others: list[float] = []
+    others: tuple[list[float], list[float]] = ([], [])  # measured again, as told
     for name in dict.fromkeys(r.workload for r in runs):
         work = flops(workload(name))
         own = {(r.strategy, r.seed): r for r in runs if r.workload == name}
@@ -290,18 +301,22 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
                 never += not reached
         row += [f"{geomean(trials[s]):.0f}" if trials[s] else "–" for s in strategies]
         share = [a / b for a, b in zip(trials.get("rank", ()), trials.get("random", ()))]
-        pairs = list(to_others_ends(own))
-        other = [a / b for a, b in pairs]
         row.append(f"{geomean(share):.2f}" if share else "–")
+        pairs = list(to_others_ends(own))
         row.append(" / ".join(f"{geomean(p[n] for p in pairs):.0f}" for n in (0, 1)) if pairs else "–")
-        rows.append([*row, f"{geomean(other):.2f}" if other else "–"])
+        for as_told, kept in zip((False, True), others):
+            other = [a / b for a, b in to_others_ends(own, told=as_told)]
+            row.append(f"{geomean(other):.2f}" if other else "–")
+            kept += [geomean(other)] if other else []
+        rows.append(row)
         shares += share
-        others += [geomean(other)] if other else []
     if not rows:
         return "nothing is complete yet"
     gap = [""] * len(strategies)
     means = [f"{geomean(ratios):.3f}" if ratios else "", *gap, f"{geomean(shares):.2f}"]
-    rows.append(["geomean", "", *gap, *means, "", f"{geomean(others):.2f}" if others else ""])
+    rows.append(
+        ["geomean", "", *gap, *means, "", *(f"{geomean(kept):.2f}" if kept else "" for kept in others)]
+    )
     text = table(header, rows)
     if never:
         text += (
@@ -310,14 +325,14 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
     return text
 
 
-def to_others_ends(own: Mapping[tuple[str, int], Run]) -> Iterable[tuple[float, float]]:
+def to_others_ends(own: Mapping[tuple[str, int], Run], told: bool = False) -> Iterable[tuple[float, float]]:
     """Trials of rank and of random search, in the geometric mean over their courses, to what each random
     search of one workload ends with; random search's own course is left out. It is certain to come to its own
     end, and meets by chance early what is as fast within what measurements vary by."""
     for (how, seed), run in own.items():
-        wanted = end(run)
-        ranked = [needed(r, wanted)[0] for (s, _), r in own.items() if s == "rank"]
-        chance = [needed(r, wanted)[0] for (s, n), r in own.items() if s == "random" and n != seed]
+        wanted = end(run, told)
+        ranked = [needed(r, wanted, told)[0] for (s, _), r in own.items() if s == "rank"]
+        chance = [needed(r, wanted, told)[0] for (s, n), r in own.items() if s == "random" and n != seed]
         if how == "random" and ranked and chance:
             yield geomean(ranked), geomean(chance)
 

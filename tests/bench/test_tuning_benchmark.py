@@ -121,6 +121,7 @@ def test_a_lucky_time_does_not_count():
     lucky = tuning.Run("d", "c3", "rank", 0, 4, "v", (4.0, 2.0, 1.9, 1.9), (), 0.0, 1.9, ((2, 3.0), (3, 1.9)))
     assert tuning.needed(lucky, 2.0) == (3, True) and tuning.needed(lucky, 1.5) == (4, False)
     assert tuning.end(lucky) == 1.9
+    assert tuning.needed(lucky, 2.0, told=True) == (2, True) and tuning.end(lucky, told=True) == 1.9
 
 
 def test_the_comparison_counts_trials_to_the_speed_of_random_search():
@@ -133,7 +134,7 @@ def test_the_comparison_counts_trials_to_the_speed_of_random_search():
     text = tuning.comparison([*runs, another], ("rank", "genetic", "random"))
     row = next(line for line in text.splitlines() if line.startswith("| c3"))
     columns = row.removesuffix(" |").split(" | ")
-    assert columns[5:] == ["2.000", "2", "4", "4", "0.50", "–", "–"], "of the seed that all have run"
+    assert columns[5:] == ["2.000", "2", "4", "4", "0.50", "–", "–", "–"], "of the seed that all have run"
     assert "not reached in 1 courses: they count with all trials" in text
     assert tuning.comparison(runs[:2], ("rank", "random")) == "nothing is complete yet"
 
@@ -150,8 +151,19 @@ def test_random_search_is_to_reach_what_another_seed_ended_with():
     row = next(line for line in text.splitlines() if line.startswith("| c3"))
     means = [(2 * 3 * 3) ** (1 / 3), ((4 * 3) ** 0.5 * (4 * 3) ** 0.5 * (4 * 4) ** 0.5) ** (1 / 3)]
     other = f"{means[0]:.0f} / {means[1]:.0f}"
-    assert row.removesuffix(" |").split(" | ")[-3:] == ["2.00", other, f"{means[0] / means[1]:.2f}"]
-    assert text.splitlines()[-1].endswith(f"| 2.00 |  | {means[0] / means[1]:.2f} |")
+    share = f"{means[0] / means[1]:.2f}"
+    assert row.removesuffix(" |").split(" | ")[-4:] == ["2.00", other, share, share]
+    assert text.splitlines()[-1].endswith(f"| 2.00 |  | {share} | {share} |")
+
+
+def test_courses_are_also_compared_by_the_times_that_they_were_told():
+    """What rank was told of its second config was luck."""
+    runs = [
+        tuning.Run("d", "c3", "rank", 0, 4, "v", (4.0, 1.0, 2.0, 1.0), (), 0.0, 1.0, ((2, 3.0), (4, 1.0))),
+        *(run("random", [4.0, 3.0, 2.0, 1.0], seed=seed) for seed in range(2)),
+    ]
+    row = next(line for line in tuning.comparison(runs, ("rank", "random")).splitlines() if "| c3" in line)
+    assert row.removesuffix(" |").split(" | ")[-3:] == ["4 / 4", "1.00", "0.50"]
 
 
 def test_transfer_is_compared_at_shares_of_the_final_speed(monkeypatch):
