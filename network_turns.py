@@ -79,8 +79,14 @@ class NetworkTurns:
         if self.plans.target.cuda:
             make.compile_ahead()
         ahead = time.monotonic() - start
-        threads = self.plans.threads
-        turns = take_turns(make, len(variants), threads=threads, seconds=seconds, time_limit=time_limit)
+        turns = take_turns(
+            make,
+            len(variants),
+            threads=self.plans.threads,
+            seconds=seconds,
+            time_limit=time_limit,
+            on_gpu=self.plans.target.gpu is not None,
+        )
         return replace(turns, preparing=turns.preparing + ahead)
 
 

@@ -4,8 +4,9 @@ For each network and number of threads, every contestant loads the network, show
 right, and is then timed in rounds: each round has fresh inputs, starts one contestant further along, and
 runs each for long enough to be measured. Libraries let idle threads spin for a while in the hope of more
 work: before each measurement the process waits until its threads have gone to sleep, so that nobody
-competes with another's spinning, while within its own turn each keeps its default behaviour. Where the
-host of a virtual machine lets others share a core for a while (`own_cores`), that is done again.
+competes with another's spinning, while within its own turn each keeps its default behaviour. Where there is
+a thread for each core, and the host of a virtual machine lets two share one for a while (`own_cores`), that
+is done again.
 
 A ratio is taken within each round, where both sides met the same conditions, and then its median.
 """
@@ -23,6 +24,7 @@ import numpy as np
 import onnx
 
 from ..compiler.ir.graph import interpret
+from ..compiler.target import host_threads
 from ..errors import BurnishError, InputError
 from ..frontends.onnx.importer import import_onnx
 from ..models.zoo import random_inputs
@@ -255,7 +257,7 @@ class Session:
             _Entry(peer, Row(peer.name, versions.get(peer.name, ""), peer.precision, peer.subject))
             for peer in contestants
         ]
-        cores = OwnCores(self.threads, share=WAITING)
+        cores = OwnCores(self.threads if self.threads == host_threads() else 0, share=WAITING)
         inputs = self.make_inputs(self.network.model, self.seed)
         expected: Mapping[str, np.ndarray] | None = None
         if not self.missing and REFERENCE not in self.failed:
@@ -269,6 +271,7 @@ class Session:
             if not self.missing:
                 self.progress(f"{title}: preparing {entry.peer.name}")
             self._prepare(entry, inputs, expected, judge)
+            settle()
             cores.look()
         for index in range(0 if self.missing else self.rounds):
             self.progress(f"{title}: round {index + 1} of {self.rounds}")

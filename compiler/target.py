@@ -204,7 +204,8 @@ def get_target(name: str | Target) -> Target:
 
 
 def _is_count(target: str, units: str) -> bool:
-    return TARGETS[target].cuda and units.isascii() and units.isdigit() and 0 < int(units) <= MOST_UNITS
+    digits = units.isascii() and units.isdigit() and len(units) <= len(str(MOST_UNITS))
+    return TARGETS[target].cuda and digits and 0 < int(units) <= MOST_UNITS
 
 
 def of_units(target: Target, units: int) -> Target:

@@ -6,6 +6,7 @@ begins, and it alone starts candidates. It ends with the worker.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -59,12 +60,18 @@ def this_device(target: Target) -> Device:
     return Device(hardware_of(target), made_by(), host_threads())
 
 
+_cores: dict[int, tuple[float, float]] = {}
+"""By threads, what the last request's measurer knew of `crowding`, and the `patience` that it had left."""
+
+
 def measure_here(request: Request) -> Answer:
     device = this_device(request.candidates[0].task.target)
     if device != request.device:
         return Answer(device, [])
     measurer = Local(**request.options, hardware=device.hardware, paced=False)
+    measurer.crowding, measurer.patience = _cores.get(measurer.threads, (math.inf, 0.0))
     results = [(n, replace(r, built=None)) for n, r in measurer(request.candidates, request.alone)]
+    _cores[measurer.threads] = measurer.crowding, measurer.patience
     return Answer(device, results, measurer.spans.seconds)
 
 

@@ -16,7 +16,6 @@ import gc
 import math
 import os
 import pickle
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
@@ -236,7 +235,8 @@ class _Batch:
 
     def _child(self, job: _Job) -> Child:
         measurer = self.measurer
-        patience = min(PATIENCE, measurer.patience)
+        left = 1 + len(self.waiting) + len(self.building) + len(self.built) + len(self.running)
+        patience = min(PATIENCE, measurer.patience / left)
         options = {**measurer.options, "crowding": measurer.crowding, "patience": patience}
         act = _acting(job.candidate, options, self.cores.measuring, TURN * measurer.time_limit)
         memory = measurer.memory or memory_limit()
@@ -318,17 +318,25 @@ class _Standing:
         self, act: Callable[[int, Parent], None], seconds: float, memory: int, cpus: Collection[int]
     ):
         self.seconds = seconds
-        self._jobs, path = tempfile.mkstemp()
-        os.unlink(path)
-        self.child = Child(partial(act, self._jobs), seconds=seconds, memory=memory, cpus=cpus)
-        while not self.child.over():
-            Child.wait([self.child])
+        self._jobs = os.memfd_create("burnish")
+        try:
+            self.child = Child(partial(act, self._jobs), seconds=seconds, memory=memory, cpus=cpus)
+        except BaseException:
+            os.close(self._jobs)
+            raise
+        try:
+            while not self.child.over():
+                Child.wait([self.child])
+        except BaseException:
+            self.end()
+            raise
 
     def measures(self, job: _Job) -> None:
         os.ftruncate(self._jobs, 0)
         os.pwrite(self._jobs, pickle.dumps((job.candidate.task, job.built, job.candidate.beat)), 0)
         job.messages = len(self.child.heard())
-        self.child.go(self.seconds)
+        if self.child.waits:  # else it has ended, or its time is over
+            self.child.go(self.seconds)
 
     def end(self) -> Ending:
         os.close(self._jobs)

@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -31,29 +31,36 @@ PAUSE = 0.01  # seconds
 
 class OwnCores:
     """Work that is done while each of `threads` has a core of its own, or as much of one as it usually has.
-    Where there are none (a GPU's), nothing is asked.
+    Where there are none (a GPU's), or more than CPUs, nothing is asked.
 
-    usual    the least crowding that was met; nothing is waited for before any was
+    usual    the least crowding that was met twice running, since a chain that was disturbed makes one look
+             seem too good; nothing is waited for before
     patience seconds that may still be lost by waiting, and by doing work again
     share    of the seconds that work takes, by which patience grows
     shared   how often work counts though they had not, since there was no patience left
     """
 
     def __init__(self, threads: int, usual: float = math.inf, patience: float = 0.0, share: float = 0.0):
-        self.threads, self.usual, self.patience, self.share = threads, usual, patience, share
+        self.threads = threads if len(divide(threads).measuring) >= threads else 0
+        self.usual, self.patience, self.share = usual, patience, share
         self.shared = 0
+        self._last = math.inf
 
     def look(self) -> bool:
         """Whether they have one now."""
         if not self.threads:
             return True
-        found = crowding(self.threads)
-        self.usual = min(self.usual, found)
+        try:
+            found = crowding(self.threads)
+        except RuntimeError:  # there may be no more threads
+            return True
+        self.usual = min(self.usual, max(found, self._last))
+        self._last = found
         return found <= SHARED * self.usual
 
     def during(self, work: Callable[[], T], rest: Callable[[], object] = lambda: None) -> T:
         """What `work` gives; it is done again while cores were shared before or after it, and there is
-        patience. `rest` waits until threads that did the work sleep."""
+        patience for as long as it took. `rest` waits until threads that did the work sleep."""
         while True:
             rest()
             apart = self._waits()
@@ -62,7 +69,7 @@ class OwnCores:
             took = time.monotonic() - start
             rest()
             apart = self.look() and apart
-            if apart or self.patience <= 0:
+            if apart or self.patience < took:
                 self.shared += not apart
                 self.patience += self.share * took
                 return result
@@ -70,9 +77,11 @@ class OwnCores:
 
     def _waits(self) -> bool:
         """Whether each thread has a core in the end."""
-        while not (apart := self.look()) and self.patience > 0:
+        apart = self.look()
+        while not apart and self.patience > 0:
             start = time.monotonic()
             time.sleep(PAUSE)
+            apart = self.look()
             self.patience -= time.monotonic() - start
         return apart
 
@@ -85,7 +94,8 @@ def crowding(threads: int) -> float:
 def _turn(kernel: MultiplyAdds, threads: int) -> float:
     """Seconds of a turn in the slowest thread. Many threads do not begin at once; that counts for none."""
     turns = max(1, round(SECONDS / _usual(kernel)))
-    tries = (spans_at_once(lambda _: kernel.run(turns), threads) for _ in range(TRIES))
+    cpus = sorted(divide(threads).measuring)
+    tries = (spans_at_once(lambda _: kernel.run(turns), threads, cpus) for _ in range(TRIES))
     return min(max(end - start for start, end in spans) for spans in tries) / turns
 
 
@@ -103,15 +113,16 @@ def seconds_at_once(work: Callable[[int], object], threads: int) -> float:
     return max(ends) - min(starts)
 
 
-def spans_at_once(work: Callable[[int], object], threads: int) -> list[tuple[float, float]]:
-    """When `work(index)` started and ended in that many threads which begin at once, each on a CPU of its own
-    if there are as many."""
-    cpus = sorted(divide(threads).measuring)
+def spans_at_once(
+    work: Callable[[int], object], threads: int, cpus: Sequence[int] = ()
+) -> list[tuple[float, float]]:
+    """When `work(index)` started and ended in that many threads which begin at once: wherever the system puts
+    them, or each on one of these CPUs."""
     barrier = threading.Barrier(threads)
     spans = [(0.0, 0.0)] * threads
 
     def body(index: int) -> None:
-        pin({cpus[index % len(cpus)]})
+        pin(cpus[index : index + 1])
         barrier.wait()
         start = time.perf_counter()
         work(index)

@@ -53,13 +53,16 @@ class Turns:
     blameless: bool = False  # memory was short, or time was over while modules were made
 
 
-def take_turns(make: Make, count: int, *, threads: int, seconds: float, time_limit: float) -> Turns:
+def take_turns(
+    make: Make, count: int, *, threads: int, seconds: float, time_limit: float, on_gpu: bool = False
+) -> Turns:
     """Rounds of `count` modules until `seconds` or MOST_ROUNDS are over, LEAST_ROUNDS at least.
 
-    It is ended when preparing and rounds have taken `time_limit` seconds more than that.
+    It is ended when preparing and rounds have taken `time_limit` seconds more than that. Where modules run
+    `on_gpu`, nobody asks whether threads share a core.
     """
     child = Child(
-        partial(_act, make, count, threads, seconds),
+        partial(_act, make, count, 0 if on_gpu else threads, seconds),
         seconds=time_limit + seconds,
         memory=memory_limit(),
         cpus=divide(threads).measuring,

@@ -1,5 +1,6 @@
 """The engine, with contestants whose times and outputs are made up."""
 
+import itertools
 import time
 from dataclasses import dataclass, field
 
@@ -132,6 +133,16 @@ def test_ratios_are_paired_within_rounds():
     found = rows(compare(FakePeer("burnish", 1.0, subject=True), FakePeer("peer", 2.0)))["burnish"]
     assert found.median_seconds.high / found.median_seconds.low == pytest.approx(1.1)
     assert found.speed.low == pytest.approx(found.speed.high)
+
+
+@pytest.mark.parametrize(("cores", "shared"), [(1, True), (2, False)])
+def test_it_says_when_cores_were_shared(monkeypatch, cores, shared):
+    """Where there is a thread for each core: else nobody knows on which ones they run."""
+    found = itertools.chain([1.0] * 4, itertools.repeat(2.0))
+    monkeypatch.setattr("burnish.op_tuner.own_cores.crowding", lambda threads: next(found))
+    monkeypatch.setattr(engine, "host_threads", lambda: cores)
+    group = compare(FakePeer("burnish", subject=True), FakePeer("peer")).groups[0]
+    assert (group.shared > 0) == shared and all(len(row.seconds) == 5 for row in group.rows)
 
 
 def test_a_wrong_contestant_is_a_row_that_says_so():

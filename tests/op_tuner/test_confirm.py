@@ -7,11 +7,13 @@ import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from burnish.compiler.target import host
 from burnish.compiler.templates import registry
+from burnish.op_tuner import own_cores
 from burnish.op_tuner.costs import MeasuredCosts, record_of
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
@@ -532,24 +534,38 @@ class Context:
         return [StepTime("k", "n", 1000 * (1 + self.runs)), StepTime("copy", "", 10)]
 
 
-def turns(*acts, seconds=0.0, time_limit=20.0):
+def turns(*acts, seconds=0.0, time_limit=20.0, on_gpu=False):
     def make(n):
         return Loaded(Context(acts[n]), ["digest", ""])
 
-    return take_turns(make, len(acts), threads=1, seconds=seconds, time_limit=time_limit)
+    how = {"threads": 1, "seconds": seconds, "time_limit": time_limit, "on_gpu": on_gpu}
+    return take_turns(make, len(acts), **how)
 
 
 def nothing():
     pass
 
 
-def test_turns():
+def test_turns(monkeypatch):
+    monkeypatch.setattr(own_cores, "crowding", lambda threads: 1.0)
     found = turns(nothing, nothing)
     assert found.failed is None and len(found.rounds) == LEAST_ROUNDS
     times = [r[1]["digest"] for r in found.rounds]
     assert times == pytest.approx([1e-6 * (n + 2) for n in range(LEAST_ROUNDS)])
     assert [len(each) for each in found.rounds] == [2] * LEAST_ROUNDS
     assert len(turns(nothing, nothing, seconds=5.0).rounds) == MOST_ROUNDS
+
+
+@pytest.mark.parametrize(("on_gpu", "again"), [(False, 1), (True, 0)])
+def test_a_round_in_which_threads_shared_a_core_is_taken_again(monkeypatch, on_gpu, again):
+    """As the twelfth one's, behind which they do; on a GPU that does not matter."""
+    found = itertools.chain([1.0] * (2 + 2 * 11 + 1), [2.0], itertools.repeat(1.0))
+    monkeypatch.setattr(own_cores, "crowding", lambda threads: next(found))
+    slow = partial(time.sleep, 0.02)
+    turned = turns(slow, slow, seconds=2.0, on_gpu=on_gpu)
+    assert turned.failed is None and len(turned.rounds) > 12
+    runs = turned.rounds[-1][0]["digest"] * 1e6 - 1
+    assert round(runs) == len(turned.rounds) + again
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])

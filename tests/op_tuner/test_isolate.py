@@ -18,7 +18,8 @@ from burnish.compiler.ir.scalar import Load, Var, const
 from burnish.compiler.ir.types import F32
 from burnish.compiler.kernel_task import Config, DefaultConfig, FixedConfig, KernelTask
 from burnish.compiler.ops.sorting import TopK
-from burnish.op_tuner import isolate, own_cores
+from burnish.compiler.target import host
+from burnish.op_tuner import device, isolate, own_cores
 from burnish.op_tuner.child import Child
 from burnish.op_tuner.isolate import TIME_LIMIT, Candidate, Local
 from burnish.op_tuner.measure import Measurement
@@ -72,7 +73,7 @@ def test_with_more_open_files_than_select_takes():
 
 def test_candidates_wait_for_cores_of_their_own_a_share_of_the_time(monkeypatch):
     monkeypatch.setattr(own_cores, "crowding", lambda threads: 2.0)
-    local = Local(2, seconds=0.001)
+    local = Local(1, seconds=0.001)
     candidate = Candidate(double(), FixedConfig({"lanes": 4}))
     ((_, first),) = local([candidate])
     assert first.error is None and first.waited == 0 and local.crowding == 2.0, "it may always be so"
@@ -82,6 +83,19 @@ def test_candidates_wait_for_cores_of_their_own_a_share_of_the_time(monkeypatch)
         assert found.error is None and found.crowding == 1.0
         waits.append(found.waited)
     assert 1.0 <= waits[0] < 1.5 and sum(waits[2:]) < 0.5, waits
+    local.patience = 1.0
+    batch = [found.waited for _, found in local([candidate] * 4, alone=True)]
+    assert 1.0 <= sum(batch) < 2.0, "they have it together"
+
+
+def test_a_worker_is_as_patient_as_its_last_request_left_it(monkeypatch):
+    monkeypatch.setattr(own_cores, "crowding", lambda threads: 2.0)
+    monkeypatch.setattr(device, "_cores", {1: (1.0, 0.5)})
+    candidates = [Candidate(double(), FixedConfig({"lanes": 4}))]
+    request = device.Request(candidates, False, {"threads": 1, "seconds": 0.001}, device.this_device(host()))
+    ((_, found),) = device.measure_here(request).results
+    assert found.error is None and found.waited >= 0.5
+    assert device._cores[1][0] == 1.0 and device._cores[1][1] < 0.25
 
 
 HOLD = """
