@@ -20,10 +20,11 @@ from typing import Any
 
 from ..runtime.binding import Context
 from .child import Child, Ending, Parent, memory_limit
-from .cores import divide
+from .cores import divide, reserved
 from .own_cores import OwnCores
 
 LEAST_ROUNDS, MOST_ROUNDS = 6, 60
+TURN = 0.25  # seconds before a round in which another process may measure on the same cores
 WAITING = 0.25  # of the time that rounds take, at most, is added where threads share a core
 
 Times = dict[str, float]
@@ -87,7 +88,9 @@ def _act(make: Make, count: int, threads: int, seconds: float, parent: Parent) -
             if done >= LEAST_ROUNDS and time.monotonic() > end:
                 break
             turn = partial(_round, loaded, _order(count, done), parent)
-            parent.send(cores.during(turn))
+            with reserved(divide(threads).measuring, TURN):
+                times = cores.during(turn)
+            parent.send(times)
         parent.send({"done": True})
     except Exception as error:
         parent.send({"error": "memory" if isinstance(error, MemoryError) else "run", "detail": str(error)})

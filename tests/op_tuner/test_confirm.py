@@ -14,6 +14,7 @@ import pytest
 from burnish.compiler.target import host
 from burnish.compiler.templates import registry
 from burnish.op_tuner import own_cores
+from burnish.op_tuner.cores import divide, reserved
 from burnish.op_tuner.costs import MeasuredCosts, record_of
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
@@ -566,6 +567,16 @@ def test_a_round_in_which_threads_shared_a_core_is_taken_again(monkeypatch, on_g
     assert turned.failed is None and len(turned.rounds) > 12
     runs = turned.rounds[-1][0]["digest"] * 1e6 - 1
     assert round(runs) == len(turned.rounds) + again
+
+
+def test_rounds_wait_for_who_else_measures(monkeypatch, tmp_path):
+    monkeypatch.setattr("burnish.op_tuner.cores.cache_dir", lambda: tmp_path)
+    monkeypatch.setattr("burnish.op_tuner.turns.TURN", 0.1)
+    start = time.monotonic()
+    with reserved(divide(1).measuring, 0):
+        found = turns(nothing, nothing)
+    assert found.failed is None and len(found.rounds) >= LEAST_ROUNDS
+    assert time.monotonic() - start > 0.1 * LEAST_ROUNDS, "nobody is waited for for ever"
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
