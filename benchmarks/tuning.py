@@ -54,9 +54,17 @@ SEEDS = {"c2": 3, "c5": 3, "c9": 3, "c12": 3}
 """The others have one, but random search has three of each: what one ends with, others are to reach."""
 SOURCES = ("c1", "c2", "c3", "c4", "c5", "c6")
 TARGETS = ("c7", "c8", "c9", "matmul1024")
-LEVELS = (0.9, 0.95, 0.98, 0.99, 0.998, 1.0)
-"""Shares of the speed that a search from scratch ends with, at which transfer is compared. What is within
-0.2 % is not told apart by what is measured again: who first reaches the whole speed is chance."""
+TOLD_APART = 0.998
+"""What is within 0.2 % is not told apart by what is measured again: who first reaches the whole of another
+one's speed is chance."""
+LEVELS = (0.9, 0.95, 0.98, 0.99, TOLD_APART, 1.0)
+"""Shares of the speed that a search from scratch ends with, at which transfer is compared."""
+VIEWS = {
+    "rank / random": (1.0, False),
+    f"to {100 * TOLD_APART:g} %": (TOLD_APART, False),
+    "as told": (1.0, True),
+}
+"""Of trials to others' ends: the share of the speed, and whether by what searches were told."""
 CONFIRMED = 3
 """How many of a course's fastest configs are measured again."""
 OFTEN, ROUNDS = 9, {"matmul1024": 25}
@@ -269,8 +277,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
     """By workload: speeds in the geometric mean over the seeds that all strategies have run, trials to the
-    speed that random search ends with: of the same seed, then of each other one, the latter also by the times
-    that searches were told. The last row's shares are of all pairs of courses, then of all workloads."""
+    speed that random search ends with: of the same seed, then of each other one, the latter by VIEWS. The
+    last row's shares are of all pairs of courses, then of all workloads."""
     header = ["workload", "seeds", *(f"{s} GFLOP/s" for s in strategies), "rank / genetic"]
     header += [f"{s} trials" for s in strategies] + [
         "rank / random",
@@ -280,7 +288,7 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
     ]
     rows, ratios, never = [], [], 0
     shares: list[float] = []
-    others: tuple[list[float], list[float]] = ([], [])  # measured again, as told
+    others: dict[str, list[float]] = {view: [] for view in VIEWS}
     for name in dict.fromkeys(r.workload for r in runs):
         work = flops(workload(name))
         own = {(r.strategy, r.seed): r for r in runs if r.workload == name}
@@ -304,10 +312,10 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
         row.append(f"{geomean(share):.2f}" if share else "–")
         pairs = list(to_others_ends(own))
         row.append(" / ".join(f"{geomean(p[n] for p in pairs):.0f}" for n in (0, 1)) if pairs else "–")
-        for as_told, kept in zip((False, True), others):
-            other = [a / b for a, b in to_others_ends(own, told=as_told)]
+        for view, how in VIEWS.items():
+            other = [a / b for a, b in to_others_ends(own, *how)]
             row.append(f"{geomean(other):.2f}" if other else "–")
-            kept += [geomean(other)] if other else []
+            others[view] += [geomean(other)] if other else []
         rows.append(row)
         shares += share
     if not rows:
@@ -315,7 +323,14 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
     gap = [""] * len(strategies)
     means = [f"{geomean(ratios):.3f}" if ratios else "", *gap, f"{geomean(shares):.2f}"]
     rows.append(
-        ["geomean", "", *gap, *means, "", *(f"{geomean(kept):.2f}" if kept else "" for kept in others)]
+        [
+            "geomean",
+            "",
+            *gap,
+            *means,
+            "",
+            *(f"{geomean(kept):.2f}" if kept else "" for kept in others.values()),
+        ]
     )
     text = table(header, rows)
     if never:
@@ -325,12 +340,14 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
     return text
 
 
-def to_others_ends(own: Mapping[tuple[str, int], Run], told: bool = False) -> Iterable[tuple[float, float]]:
-    """Trials of rank and of random search, in the geometric mean over their courses, to what each random
-    search of one workload ends with; random search's own course is left out. It is certain to come to its own
-    end, and meets by chance early what is as fast within what measurements vary by."""
+def to_others_ends(
+    own: Mapping[tuple[str, int], Run], share: float = 1.0, told: bool = False
+) -> Iterable[tuple[float, float]]:
+    """Trials of rank and of random search, in the geometric mean over their courses, to a share of the speed
+    that each random search of one workload ends with; random search's own course is left out. It is certain
+    to come to its own end, and meets by chance early what is as fast within what measurements vary by."""
     for (how, seed), run in own.items():
-        wanted = end(run, told)
+        wanted = end(run, told) / share
         ranked = [needed(r, wanted, told)[0] for (s, _), r in own.items() if s == "rank"]
         chance = [needed(r, wanted, told)[0] for (s, n), r in own.items() if s == "random" and n != seed]
         if how == "random" and ranked and chance:

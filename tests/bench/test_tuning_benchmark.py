@@ -134,7 +134,9 @@ def test_the_comparison_counts_trials_to_the_speed_of_random_search():
     text = tuning.comparison([*runs, another], ("rank", "genetic", "random"))
     row = next(line for line in text.splitlines() if line.startswith("| c3"))
     columns = row.removesuffix(" |").split(" | ")
-    assert columns[5:] == ["2.000", "2", "4", "4", "0.50", "–", "–", "–"], "of the seed that all have run"
+    assert columns[5:] == ["2.000", "2", "4", "4", "0.50", "–", "–", "–", "–"], (
+        "of the seed that all have run"
+    )
     assert "not reached in 1 courses: they count with all trials" in text
     assert tuning.comparison(runs[:2], ("rank", "random")) == "nothing is complete yet"
 
@@ -152,18 +154,19 @@ def test_random_search_is_to_reach_what_another_seed_ended_with():
     means = [(2 * 3 * 3) ** (1 / 3), ((4 * 3) ** 0.5 * (4 * 3) ** 0.5 * (4 * 4) ** 0.5) ** (1 / 3)]
     other = f"{means[0]:.0f} / {means[1]:.0f}"
     share = f"{means[0] / means[1]:.2f}"
-    assert row.removesuffix(" |").split(" | ")[-4:] == ["2.00", other, share, share]
-    assert text.splitlines()[-1].endswith(f"| 2.00 |  | {share} | {share} |")
+    assert row.removesuffix(" |").split(" | ")[-5:] == ["2.00", other, share, share, share]
+    assert text.splitlines()[-1].endswith(f"| 2.00 |  | {share} | {share} | {share} |")
 
 
-def test_courses_are_also_compared_by_the_times_that_they_were_told():
-    """What rank was told of its second config was luck."""
+def test_courses_are_also_compared_by_what_can_be_told_apart_and_by_the_times_that_they_were_told():
+    """What rank was told of its second config was luck; its third one is as good as the last."""
+    steps = ((2, 3.0), (3, 1.001), (4, 1.0))
     runs = [
-        tuning.Run("d", "c3", "rank", 0, 4, "v", (4.0, 1.0, 2.0, 1.0), (), 0.0, 1.0, ((2, 3.0), (4, 1.0))),
+        tuning.Run("d", "c3", "rank", 0, 4, "v", (4.0, 1.0, 0.9, 0.8), (), 0.0, 1.0, steps),
         *(run("random", [4.0, 3.0, 2.0, 1.0], seed=seed) for seed in range(2)),
     ]
     row = next(line for line in tuning.comparison(runs, ("rank", "random")).splitlines() if "| c3" in line)
-    assert row.removesuffix(" |").split(" | ")[-3:] == ["4 / 4", "1.00", "0.50"]
+    assert row.removesuffix(" |").split(" | ")[-4:] == ["4 / 4", "1.00", "0.75", "0.50"]
 
 
 def test_transfer_is_compared_at_shares_of_the_final_speed(monkeypatch):
