@@ -280,12 +280,7 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
     speed that random search ends with: of the same seed, then of each other one, the latter by VIEWS. The
     last row's shares are of all pairs of courses, then of all workloads."""
     header = ["workload", "seeds", *(f"{s} GFLOP/s" for s in strategies), "rank / genetic"]
-    header += [f"{s} trials" for s in strategies] + [
-        "rank / random",
-        "to others' ends",
-        "rank / random",
-        "as told",
-    ]
+    header += [*(f"{s} trials" for s in strategies), "rank / random", "to others' ends", *VIEWS]
     rows, ratios, never = [], [], 0
     shares: list[float] = []
     others: dict[str, list[float]] = {view: [] for view in VIEWS}

@@ -151,6 +151,7 @@ def test_random_search_is_to_reach_what_another_seed_ended_with():
     ]
     text = tuning.comparison(runs, ("rank", "random"))
     row = next(line for line in text.splitlines() if line.startswith("| c3"))
+    assert len({line.count(" | ") for line in text.splitlines()}) == 1, "as many columns everywhere"
     means = [(2 * 3 * 3) ** (1 / 3), ((4 * 3) ** 0.5 * (4 * 3) ** 0.5 * (4 * 4) ** 0.5) ** (1 / 3)]
     other = f"{means[0]:.0f} / {means[1]:.0f}"
     share = f"{means[0] / means[1]:.2f}"
