@@ -7,13 +7,15 @@
 The task is the direct convolution on channels in blocks; its weights and image are in the caches as after an
 earlier run, and what converts layouts is no part of it. All strategies draw from one space and are told the
 same times: a config that any of them tried is in the records, counts as a trial and is not measured again.
-None is told the default config. A search is worth what it returns: the config that it was told the smallest
-time of. In the end all that the courses of a workload would have returned after some trial, and the three
-fastest of each, are measured again, in turns, and count with the median. Of many times that are told once the
-smallest is the luckiest: on a matrix product, whose times vary by 2 %, searches would be compared by luck.
+None is told the default config. A search is worth what it returns: of the three configs that it was told
+the smallest times of, the one that is the fastest when they are measured again, as a tuner confirms what it
+found. In the end all that were among a course's three fastest after some trial are measured again, in turns,
+and count with the median. Of many times that are told once the smallest is the luckiest: on a matrix
+product, whose times vary by 2 %, searches would be compared by luck.
 
-Killed at any moment, it goes on where it stood when it is started again: the records hold every measurement,
-seeds repeat the rest. One thread. The output is Markdown; curves go to PNG files.
+Killed at any moment, it goes on where it stood when it is started again: two files of records hold every
+measurement, what searches are told and what is measured again in the end, and seeds repeat the rest. One
+thread. The output is Markdown; curves go to PNG files.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from burnish import op_tuner
 from burnish.commands.machine import describe_machine
@@ -161,28 +163,36 @@ def workload(name: str) -> KernelTask:
     return matrix_product(1024, host()) if name == "matmul1024" else direct_convolution(name, host())
 
 
+class Measuring(NamedTuple):
+    """What searches are told, and what is measured again in the end, which must not change what is told:
+    courses that are repeated would be others."""
+
+    told: Times
+    again: Times
+
+
 def run_courses(
-    name: str, task: KernelTask, courses: Mapping[tuple[str, int], Course], trials: int, times: Times,
+    name: str, task: KernelTask, courses: Mapping[tuple[str, int], Course], trials: int, measuring: Measuring,
     finished: Finished, progress: Progress,
 ) -> None:  # fmt: skip
     """A batch of each at once, so that a slower machine is slower for all; then the fastest again."""
     if not courses:
         return
-    total = trials * len(courses)
+    times, total = measuring.told, trials * len(courses)
     while batches := {key: batch for key, course in courses.items() if (batch := course.propose(trials))}:
         times.measure_missing(task, [point for batch in batches.values() for point in batch])
         for key, batch in batches.items():
             courses[key].hear(times, task, batch)
         done = sum(len(course.times) for course in courses.values())
         progress(f"{name}: {len(batches)} searches; {times.measured} measured", done, total)
-    returned = {key: would_return(course) for key, course in courses.items()}
-    points = [p for course in courses.values() for p in course.fastest(CONFIRMED)]
-    points += [p for steps in returned.values() for p in steps.values()]
+    returned = {key: would_confirm(course) for key, course in courses.items()}
+    points = [p for found in returned.values() for fastest in found.values() for p in fastest]
     progress(f"{name}: what was the fastest again", total, total)
-    again = times.again(task, points, ROUNDS.get(name, OFTEN))
+    again = measuring.again.again(task, points, ROUNDS.get(name, OFTEN))
     for (how, seed), course in courses.items():
-        best = min((again[p] for p in course.fastest(CONFIRMED)), default=math.inf)
-        steps = tuple((trial, rounded(again[p])) for trial, p in returned[how, seed].items())
+        worth = {n: min(again[p] for p in fastest) for n, fastest in returned[how, seed].items()}
+        best = list(worth.values())[-1] if worth else math.inf
+        steps = tuple((trial, rounded(seconds)) for trial, seconds in worth.items())
         finished.add(
             Run(
                 *(task.digest, name, how, seed, trials, version(), tuple(map(rounded, course.times))),
@@ -192,17 +202,23 @@ def run_courses(
         )
 
 
-def would_return(course: Course) -> dict[int, Point]:
-    """By trial, the config that a course would return from there on; none that is not NEAR its end."""
-    best = best_so_far(course.times)
-    return {
-        n: course.points[n - 1]
-        for n, (now, before) in enumerate(zip(best, [math.inf, *best]), 1)
-        if now < before and now <= NEAR * best[-1]
-    }
+def would_confirm(course: Course) -> dict[int, tuple[Point, ...]]:
+    """By trial, the configs that a course would confirm if it ended there; none that is not NEAR its end."""
+    found: dict[int, tuple[Point, ...]] = {}
+    least = min((t for t in course.times if t is not None), default=math.inf)
+    fastest: list[tuple[float, int]] = []
+    for n, seconds in enumerate(course.times):
+        if seconds is not None and seconds <= NEAR * least:
+            kept = sorted([*fastest, (seconds, n)])[:CONFIRMED]
+            if kept != fastest:
+                found[n + 1] = tuple(course.points[k] for _, k in kept)
+            fastest = kept
+    return found
 
 
-def compare(options: argparse.Namespace, times: Times, finished: Finished, progress: Progress) -> None:
+def compare(
+    options: argparse.Namespace, measuring: Measuring, finished: Finished, progress: Progress
+) -> None:
     for name in options.workloads:
         task = workload(name)
         space = Space(task)
@@ -213,7 +229,7 @@ def compare(options: argparse.Namespace, times: Times, finished: Finished, progr
             if finished.find(task, how, seed, options.trials) is None
         ]
         courses = {(how, seed): begin(how, space, seed) for how, seed in missing}
-        run_courses(name, task, courses, options.trials, times, finished, progress)
+        run_courses(name, task, courses, options.trials, measuring, finished, progress)
 
 
 def seeds_of(name: str, strategy: str) -> int:
@@ -225,10 +241,12 @@ def learnt_from(name: str, times: Times) -> Samples:
     return read_samples(task, name, {point: told(found) for point, found in times.of(task).items()})
 
 
-def transfer(options: argparse.Namespace, times: Times, finished: Finished, progress: Progress) -> None:
+def transfer(
+    options: argparse.Namespace, measuring: Measuring, finished: Finished, progress: Progress
+) -> None:
     """What was measured of the sources trains a model, as one that ships is trained, that the targets'
     searches begin with."""
-    lacking = [name for name in SOURCES if not times.of(workload(name))]
+    lacking = [name for name in SOURCES if not measuring.told.of(workload(name))]
     if lacking:
         raise InputError(f"transfer needs measurements of {', '.join(lacking)}; or --no-transfer")
     samples: list[Samples] = []
@@ -238,11 +256,11 @@ def transfer(options: argparse.Namespace, times: Times, finished: Finished, prog
         for seed in range(options.seeds or max(SEEDS.values())):
             missing = [h for h in (SCRATCH, TRANSFER) if finished.find(task, h, seed, options.trials) is None]
             if TRANSFER in missing and seed not in priors:
-                samples = samples or [learnt_from(source, times) for source in SOURCES]
+                samples = samples or [learnt_from(source, measuring.told) for source in SOURCES]
                 priors[seed] = fit(samples, seed=seed)
             learners = {h: Learner("rank", seed, priors[seed] if h == TRANSFER else None) for h in missing}
             courses = {(h, seed): begin("rank", Space(task), seed, own) for h, own in learners.items()}
-            run_courses(name, task, courses, options.trials, times, finished, progress)
+            run_courses(name, task, courses, options.trials, measuring, finished, progress)
 
 
 # --- tables ----------------------------------------------------------------------------------------------
@@ -454,7 +472,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def main(arguments: Sequence[str], **measuring: Any) -> int:
+def main(arguments: Sequence[str], **how: Any) -> int:
     options = parse(arguments)
     options.records.parent.mkdir(parents=True, exist_ok=True)
     if options.pictures:  # what would fail in the end, after hours
@@ -464,17 +482,18 @@ def main(arguments: Sequence[str], **measuring: Any) -> int:
     finished = Finished(options.courses or options.records.with_suffix(".courses"))
     started = time.monotonic()
     if not options.report:
-        times = Times(Records(options.records, shipped=False), **measuring)
+        files = (options.records, options.records.with_suffix(".again.jsonl"))
+        both = Measuring(*(Times(Records(file, shipped=False), **how) for file in files))
         try:
             with show_progress() as progress:
-                compare(options, times, finished, progress)
+                compare(options, both, finished, progress)
                 if not options.no_transfer:
-                    transfer(options, times, finished, progress)
+                    transfer(options, both, finished, progress)
         except KeyboardInterrupt:
             print("interrupted; the next run goes on from here", file=sys.stderr)
             return 130
         spent = time.monotonic() - started
-        print(f"{times.measured} configs measured in {spent:.0f} s; records in {options.records}\n")
+        print(f"{both.told.measured} configs measured in {spent:.0f} s; records in {options.records}\n")
     report(options, finished)
     return 0
 

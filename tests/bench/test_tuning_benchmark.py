@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 from burnish.compiler.templates.registry import template
+from burnish.op_tuner.course import SURE
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
@@ -110,10 +112,43 @@ def run(how, times, seed=0, best=1e-3, workload="c3"):
     return tuning.Run("d", workload, how, seed, len(times), "v", tuple(times), (), 0.0, best, tuple(steps))
 
 
-def test_what_a_course_would_return():
-    points = [(("x", n),) for n in range(6)]
-    course = tuning.Course(None, points=points, times=[5.0, None, 2.2, 3.0, 2.1, 2.1])
-    assert tuning.would_return(course) == {3: points[2], 5: points[4]}
+def test_what_a_course_would_confirm():
+    """The three fastest of what is not far from its end, whenever these change."""
+    points = [(("x", n),) for n in range(9)]
+    course = tuning.Course(None, points=points, times=[5.0, None, 2.2, 3.0, 2.1, 2.1, 2.3, 2.15, 2.0])
+    first, second, third, fourth, fifth = (points[n] for n in (2, 4, 5, 7, 8))
+    assert tuning.would_confirm(course) == {
+        3: (first,),
+        5: (second, first),
+        6: (second, third, first),
+        8: (second, third, fourth),
+        9: (fifth, second, third),
+    }
+    assert tuning.would_confirm(tuning.Course(None, points=points[:2], times=[None, None])) == {}
+
+
+class Lucky(Measurer):
+    """The first config seems to be the fastest, until it is measured again."""
+
+    def __init__(self):
+        super().__init__()
+        self.runs = {}
+
+    def measure(self, task, cfg):
+        found = super().measure(task, cfg)
+        config = repr(found.config)
+        self.runs[config] = self.runs.get(config, 0) + 1
+        if config != next(iter(self.runs)):
+            return replace(found, seconds=1.2e-3)
+        return replace(found, seconds=1e-3 if self.runs[config] <= SURE else 2e-3)
+
+
+def test_a_course_returns_what_is_the_fastest_when_its_three_fastest_are_measured_again(tmp_path):
+    given = ["--workloads", "c3", "--records", str(tmp_path / "t.jsonl"), "--trials", "24", "--no-transfer"]
+    tuning.main([*given, "--strategies", "random", "--seeds", "1"], measure=Lucky())
+    (course,) = tuning.Finished(tmp_path / "t.courses").runs.values()
+    assert min(course.times) == 1e-3 and course.best == 1.2e-3
+    assert course.returned[:2] == ((1, 2e-3), (2, 1.2e-3))
 
 
 def test_a_lucky_time_does_not_count():
