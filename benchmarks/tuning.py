@@ -335,16 +335,8 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
         return "nothing is complete yet"
     gap = [""] * len(strategies)
     means = [f"{geomean(ratios):.3f}" if ratios else "", *gap, f"{geomean(shares):.2f}"]
-    rows.append(
-        [
-            "geomean",
-            "",
-            *gap,
-            *means,
-            "",
-            *(f"{geomean(kept):.2f}" if kept else "" for kept in others.values()),
-        ]
-    )
+    views = [f"{geomean(kept):.2f}" if kept else "" for kept in others.values()]
+    rows.append(["geomean", "", *gap, *means, "", *views])
     text = table(header, rows)
     if never:
         text += (
