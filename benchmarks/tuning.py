@@ -168,7 +168,7 @@ class Measuring(NamedTuple):
     courses that are repeated would be others."""
 
     told: Times
-    again: Times
+    worth: Times
 
 
 def run_courses(
@@ -188,15 +188,15 @@ def run_courses(
     returned = {key: would_confirm(course) for key, course in courses.items()}
     points = [p for found in returned.values() for fastest in found.values() for p in fastest]
     progress(f"{name}: what was the fastest again", total, total)
-    again = measuring.again.again(task, points, ROUNDS.get(name, OFTEN))
+    again = measuring.worth.again(task, points, ROUNDS.get(name, OFTEN))
     for (how, seed), course in courses.items():
         worth = {n: min(again[p] for p in fastest) for n, fastest in returned[how, seed].items()}
         best = list(worth.values())[-1] if worth else math.inf
-        steps = tuple((trial, rounded(seconds)) for trial, seconds in worth.items())
+        returns = tuple((trial, rounded(seconds)) for trial, seconds in worth.items())
         finished.add(
             Run(
                 *(task.digest, name, how, seed, trials, version(), tuple(map(rounded, course.times))),
-                *(tuple(course.fastest(CONFIRMED)), rounded(course.thinking), rounded(best), steps),
+                *(tuple(course.fastest(CONFIRMED)), rounded(course.thinking), rounded(best), returns),
                 machine(),
             )
         )
@@ -323,10 +323,11 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
         row += [f"{geomean(trials[s]):.0f}" if trials[s] else "–" for s in strategies]
         share = [a / b for a, b in zip(trials.get("rank", ()), trials.get("random", ()))]
         row.append(f"{geomean(share):.2f}" if share else "–")
-        pairs = list(to_others_ends(own))
+        views = {view: list(to_others_ends(own, *how)) for view, how in VIEWS.items()}
+        pairs = next(iter(views.values()))
         row.append(" / ".join(f"{geomean(p[n] for p in pairs):.0f}" for n in (0, 1)) if pairs else "–")
-        for view, how in VIEWS.items():
-            other = [a / b for a, b in to_others_ends(own, *how)]
+        for view, found in views.items():
+            other = [a / b for a, b in found]
             row.append(f"{geomean(other):.2f}" if other else "–")
             others[view] += [geomean(other)] if other else []
         rows.append(row)
@@ -335,8 +336,8 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
         return "nothing is complete yet"
     gap = [""] * len(strategies)
     means = [f"{geomean(ratios):.3f}" if ratios else "", *gap, f"{geomean(shares):.2f}"]
-    views = [f"{geomean(kept):.2f}" if kept else "" for kept in others.values()]
-    rows.append(["geomean", "", *gap, *means, "", *views])
+    last = [f"{geomean(kept):.2f}" if kept else "" for kept in others.values()]
+    rows.append(["geomean", "", *gap, *means, "", *last])
     text = table(header, rows)
     if never:
         text += (

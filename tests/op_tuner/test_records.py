@@ -458,6 +458,9 @@ def test_lists_within_lists(tmp_path):
         read(tmp_path / "r.jsonl")
 
 
+BEGUN = b"begun"
+
+
 def test_killed_at_200_random_moments_nothing_acknowledged_is_lost(tmp_path):
     path = tmp_path / "r.jsonl"
     chance = random.Random(5)
@@ -470,18 +473,19 @@ def test_killed_at_200_random_moments_nothing_acknowledged_is_lost(tmp_path):
         pid = os.fork()
         if pid == 0:
             try:
+                os.write(writing, BEGUN)
                 for n in range(turn * 100_000, (turn + 1) * 100_000):
                     append(path, [replace(base, runs=n)])
                     os.write(writing, n.to_bytes(8, "little"))
             finally:
                 os._exit(1)
         os.close(writing)
-        told = os.read(reading, 8)  # it has begun, however long a fork takes on a busy machine
+        assert os.read(reading, len(BEGUN)) == BEGUN  # however long a fork takes on a busy machine
         time.sleep(chance.random() * 0.01)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         with os.fdopen(reading, "rb") as stream:
-            told += stream.read()
+            told = stream.read()
         acknowledged |= {int.from_bytes(told[i : i + 8], "little") for i in range(0, len(told) // 8 * 8, 8)}
         records, at = read(path, at)
         found |= {r.runs for r in records}
