@@ -33,6 +33,8 @@ OVERLAP = re.compile(r"^  asm volatile\(\"griddepcontrol.*\n", re.MULTILINE)
 
 THIS_CPU = ["-march=native", *(["-mno-avx512f"] if platform.machine() == "x86_64" else [])]
 """Without the instructions that valgrind does not know."""
+LIBRARY = ["-shared", "-fPIC", "-fno-gnu-unique"]
+"""One that goes when it is closed: with unique symbols it would stay, each module of a session."""
 
 
 def host_source(source: str) -> str:
@@ -55,13 +57,13 @@ def _flag(pattern: re.Pattern[str], body: str) -> str:
 def main() -> int:
     arguments = sys.argv[1:]
     if "--version" in arguments:
-        print("an emulation of CUDA on the host, 5")
+        print("an emulation of CUDA on the host, 6")
         return 0
     source, out = Path(arguments[-1]), Path(arguments[arguments.index("-o") + 1])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels.cc")
         path.write_text(host_source(source.read_text()))
-        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", *THIS_CPU, "-w"]
+        flags = ["-std=c++17", "-O1", "-ffp-contract=off", *THIS_CPU, "-w", *LIBRARY]
         done = subprocess.run(["g++", *flags, path, "-o", f"{folder}/kernels.so"])
         if done.returncode:
             return done.returncode

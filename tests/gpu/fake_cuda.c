@@ -109,6 +109,7 @@ struct cu_event_s {
 };
 struct cu_module_s {
   void *library;
+  int file;
   const void *(*named)(const char *);
   unsigned (*parameters)(const void *, const unsigned **, unsigned *);
   int (*meets)(const void *);
@@ -315,21 +316,24 @@ cu_result cuModuleLoadDataEx(cu_module *module, const void *image, uint32_t coun
   ENTER_CONTEXT();
   if (memcmp(image, "EMULATED", 8)) return INVALID_IMAGE;
   memcpy(&bytes, (const char *)image + 8, 8);
-  int file = memfd_create("kernels", 0);
-  if (write(file, (const char *)image + 16, bytes) != (ssize_t)bytes) abort();
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), file);
-  struct cu_module_s made = {.library = dlopen(path, RTLD_NOW | RTLD_LOCAL)};
+  struct cu_module_s made = {.file = memfd_create("kernels", 0)};
+  if (write(made.file, (const char *)image + 16, bytes) != (ssize_t)bytes) abort();
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), made.file);
+  made.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!made.library) return violation("%s", dlerror()), INVALID_IMAGE;
   *(void **)&made.named = dlsym(made.library, "kernel_named");
   *(void **)&made.parameters = dlsym(made.library, "kernel_parameters");
   *(void **)&made.meets = dlsym(made.library, "kernel_meets");
   *(void **)&made.run = dlsym(made.library, "kernel_run");
   *module = keep("module", memcpy(malloc(sizeof made), &made, sizeof made), sizeof made, 0);
-  return 0; /* the file stays open: a library is known by its file's number */
+  return 0; /* the file stays open meanwhile: a library is known by its file's number */
 }
 
 cu_result cuModuleUnload(cu_module module) {
-  if (find("module", module, 0)) dlclose(module->library);
+  if (find("module", module, 0)) {
+    dlclose(module->library);
+    close(module->file);
+  }
   return drop("module", module);
 }
 

@@ -1,8 +1,8 @@
 """Answers of child processes."""
 
 import os
-import select
 import signal
+from multiprocessing.connection import wait
 
 import pytest
 from burnish.errors import InputError
@@ -57,5 +57,5 @@ def test_nothing_is_left_of_a_child():
 
     assert answer_of(question)
     os.close(theirs)
-    assert select.select([ours], [], [], 10)[0] and os.read(ours, 1) == b""  # nobody has the other end
+    assert wait([ours], 10) and os.read(ours, 1) == b""  # nobody has the other end
     os.close(ours)

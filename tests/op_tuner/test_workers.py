@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from threading import Thread
 from types import SimpleNamespace
 
@@ -55,7 +55,7 @@ class Site:
         os.close(writing)
         self.pids.append(pid)
         with os.fdopen(reading, "rb", 0) as stream:
-            assert select.select([stream], [], [], 60)[0], "the worker does not begin"
+            assert wait([stream], 60), "the worker does not begin"
             self.address = stream.read(100).decode()
         assert self.address.startswith("tcp://127.0.0.1:")
         return pid
