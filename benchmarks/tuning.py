@@ -27,7 +27,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
@@ -80,7 +80,8 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class Run:
     """A finished course. Times are in seconds; `returned` is (trial, median) of what the course would have
-    returned from that trial on, and `best` the least median of its fastest."""
+    returned from that trial on, and `best` the least median of its `fastest` when they were last measured, in
+    turns with those of all courses of the workload."""
 
     task: str
     workload: str
@@ -118,6 +119,11 @@ class Finished:
         key = (run.task, run.strategy, run.seed, run.trials, run.version, run.machine)
         self.runs.pop(key, None)  # the last run is the last one
         self.runs[key] = run
+
+    def of(self, task: KernelTask, trials: int) -> list[Run]:
+        """Those that compare with new ones."""
+        wanted = (task.digest, trials, version(), machine())
+        return [r for r in self.runs.values() if (r.task, r.trials, r.version, r.machine) == wanted]
 
     def find(self, task: KernelTask, name: str, seed: int, trials: int) -> Run | None:
         return self.runs.get((task.digest, name, seed, trials, version(), machine()))
@@ -175,7 +181,8 @@ def run_courses(
     name: str, task: KernelTask, courses: Mapping[tuple[str, int], Course], trials: int, measuring: Measuring,
     finished: Finished, progress: Progress,
 ) -> None:  # fmt: skip
-    """A batch of each at once, so that a slower machine is slower for all; then the fastest again."""
+    """A batch of each at once, so that a slower machine is slower for all; then the fastest again, and with
+    them those of courses that were finished before."""
     if not courses:
         return
     times, total = measuring.told, trials * len(courses)
@@ -186,9 +193,13 @@ def run_courses(
         done = sum(len(course.times) for course in courses.values())
         progress(f"{name}: {len(batches)} searches; {times.measured} measured", done, total)
     returned = {key: would_confirm(course) for key, course in courses.items()}
+    before = finished.of(task, trials)
     points = [p for found in returned.values() for fastest in found.values() for p in fastest]
+    points += [p for run in before for p in run.fastest]
     progress(f"{name}: what was the fastest again", total, total)
     again = measuring.worth.again(task, points, ROUNDS.get(name, OFTEN))
+    for run in before:
+        finished.add(replace(run, best=rounded(min((again[p] for p in run.fastest), default=math.inf))))
     for (how, seed), course in courses.items():
         worth = {n: min(again[p] for p in fastest) for n, fastest in returned[how, seed].items()}
         best = list(worth.values())[-1] if worth else math.inf

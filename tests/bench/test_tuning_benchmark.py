@@ -151,6 +151,24 @@ def test_a_course_returns_what_is_the_fastest_when_its_three_fastest_are_measure
     assert course.returned[:2] == ((1, 2e-3), (2, 1.2e-3))
 
 
+class Faster(Measurer):
+    def measure(self, task, cfg):
+        found = super().measure(task, cfg)
+        return replace(found, seconds=found.seconds / 2)
+
+
+def test_courses_that_were_finished_before_are_measured_again_with_new_ones(tmp_path):
+    """As by a machine that has become twice as fast."""
+    given = ["--workloads", "c3", "--records", str(tmp_path / "t.jsonl"), "--trials", "24", "--no-transfer"]
+    given += ["--seeds", "1", "--strategies"]
+    tuning.main([*given, "random"], measure=Measurer())
+    (first,) = tuning.Finished(tmp_path / "t.courses").runs.values()
+    tuning.main([*given, "genetic"], measure=Faster())
+    genetic, random = sorted(tuning.Finished(tmp_path / "t.courses").runs.values(), key=lambda r: r.strategy)
+    assert random.best == pytest.approx(first.best / 2, rel=1e-3) and random.returned == first.returned
+    assert genetic.best == genetic.returned[-1][1] < 1e-3
+
+
 def test_a_lucky_time_does_not_count():
     """A config that was told 2, and took 3 when it was measured again."""
     lucky = tuning.Run("d", "c3", "rank", 0, 4, "v", (4.0, 2.0, 1.9, 1.9), (), 0.0, 1.9, ((2, 3.0), (3, 1.9)))
