@@ -14,8 +14,9 @@ and count with the median. Of many times that are told once the smallest is the 
 product, whose times vary by 2 %, searches would be compared by luck.
 
 Killed at any moment, it goes on where it stood when it is started again: two files of records hold every
-measurement, what searches are told and what is measured again in the end, and seeds repeat the rest. One
-thread. The output is Markdown; curves go to PNG files.
+measurement, what searches are told and what is measured again in the end, and seeds repeat the rest. So
+does a strategy that is asked for later with the other courses of a workload, which are measured again in
+turns with its own. One thread. The output is Markdown; curves go to PNG files.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
@@ -80,8 +81,7 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class Run:
     """A finished course. Times are in seconds; `returned` is (trial, median) of what the course would have
-    returned from that trial on, and `best` the least median of its `fastest` when they were last measured, in
-    turns with those of all courses of the workload."""
+    returned from that trial on, and `best` the least median of its CONFIRMED fastest."""
 
     task: str
     workload: str
@@ -90,7 +90,6 @@ class Run:
     trials: int
     version: str
     times: tuple[float | None, ...]
-    fastest: tuple[Point, ...]
     thinking: float
     best: float
     returned: tuple[tuple[int, float], ...]
@@ -110,23 +109,21 @@ class Finished:
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
                 data = json.loads(line)
-                data.update({k: tuples(data[k]) for k in ("times", "fastest", "returned")})
-            except (ValueError, KeyError):
+                run = Run(**{**data, **{k: tuples(data[k]) for k in ("times", "returned")}})
+            except (ValueError, KeyError, TypeError):
                 continue  # empty, torn by a kill, or of an older form
-            self._take(Run(**data))
+            self._take(run)
 
     def _take(self, run: Run) -> None:
         key = (run.task, run.strategy, run.seed, run.trials, run.version, run.machine)
         self.runs.pop(key, None)  # the last run is the last one
         self.runs[key] = run
 
-    def of(self, task: KernelTask, trials: int) -> list[Run]:
-        """Those that compare with new ones."""
+    def of(self, task: KernelTask, trials: int) -> list[tuple[str, int]]:
+        """Strategies and seeds of those that would be as they were."""
         wanted = (task.digest, trials, version(), machine())
-        return [r for r in self.runs.values() if (r.task, r.trials, r.version, r.machine) == wanted]
-
-    def find(self, task: KernelTask, name: str, seed: int, trials: int) -> Run | None:
-        return self.runs.get((task.digest, name, seed, trials, version(), machine()))
+        runs = self.runs.values()
+        return [(r.strategy, r.seed) for r in runs if (r.task, r.trials, r.version, r.machine) == wanted]
 
     def add(self, run: Run) -> None:
         with self.path.open("a") as f:
@@ -181,10 +178,7 @@ def run_courses(
     name: str, task: KernelTask, courses: Mapping[tuple[str, int], Course], trials: int, measuring: Measuring,
     finished: Finished, progress: Progress,
 ) -> None:  # fmt: skip
-    """A batch of each at once, so that a slower machine is slower for all; then the fastest again, and with
-    them those of courses that were finished before."""
-    if not courses:
-        return
+    """A batch of each at once, so that a slower machine is slower for all; then the fastest again."""
     times, total = measuring.told, trials * len(courses)
     while batches := {key: batch for key, course in courses.items() if (batch := course.propose(trials))}:
         times.measure_missing(task, [point for batch in batches.values() for point in batch])
@@ -193,13 +187,9 @@ def run_courses(
         done = sum(len(course.times) for course in courses.values())
         progress(f"{name}: {len(batches)} searches; {times.measured} measured", done, total)
     returned = {key: would_confirm(course) for key, course in courses.items()}
-    before = finished.of(task, trials)
     points = [p for found in returned.values() for fastest in found.values() for p in fastest]
-    points += [p for run in before for p in run.fastest]
     progress(f"{name}: what was the fastest again", total, total)
     again = measuring.worth.again(task, points, ROUNDS.get(name, OFTEN))
-    for run in before:
-        finished.add(replace(run, best=rounded(min((again[p] for p in run.fastest), default=math.inf))))
     for (how, seed), course in courses.items():
         worth = {n: min(again[p] for p in fastest) for n, fastest in returned[how, seed].items()}
         best = list(worth.values())[-1] if worth else math.inf
@@ -207,8 +197,7 @@ def run_courses(
         finished.add(
             Run(
                 *(task.digest, name, how, seed, trials, version(), tuple(map(rounded, course.times))),
-                *(tuple(course.fastest(CONFIRMED)), rounded(course.thinking), rounded(best), returns),
-                machine(),
+                *(rounded(course.thinking), rounded(best), returns, machine()),
             )
         )
 
@@ -233,13 +222,11 @@ def compare(
     for name in options.workloads:
         task = workload(name)
         space = Space(task)
-        missing = [
-            (how, seed)
-            for how in options.strategies
-            for seed in range(options.seeds or seeds_of(name, how))
-            if finished.find(task, how, seed, options.trials) is None
-        ]
-        courses = {(how, seed): begin(how, space, seed) for how, seed in missing}
+        known = [key for key in finished.of(task, options.trials) if key[0] in STRATEGIES]
+        wanted = [(s, seed) for s in options.strategies for seed in range(options.seeds or seeds_of(name, s))]
+        if set(wanted) <= set(known):
+            continue
+        courses = {(how, seed): begin(how, space, seed) for how, seed in [*known, *wanted]}
         run_courses(name, task, courses, options.trials, measuring, finished, progress)
 
 
@@ -265,11 +252,12 @@ def transfer(
     for name in TARGETS:
         task = workload(name)
         for seed in range(options.seeds or max(SEEDS.values())):
-            missing = [h for h in (SCRATCH, TRANSFER) if finished.find(task, h, seed, options.trials) is None]
-            if TRANSFER in missing and seed not in priors:
+            if {(SCRATCH, seed), (TRANSFER, seed)} <= set(finished.of(task, options.trials)):
+                continue
+            if seed not in priors:
                 samples = samples or [learnt_from(source, measuring.told) for source in SOURCES]
                 priors[seed] = fit(samples, seed=seed)
-            learners = {h: Learner("rank", seed, priors[seed] if h == TRANSFER else None) for h in missing}
+            learners = {SCRATCH: Learner("rank", seed), TRANSFER: Learner("rank", seed, priors[seed])}
             courses = {(h, seed): begin("rank", Space(task), seed, own) for h, own in learners.items()}
             run_courses(name, task, courses, options.trials, measuring, finished, progress)
 
