@@ -17,6 +17,7 @@ from ..kernel_task import KernelTask
 from ..ops.byte_products import DotMatMul
 from ..ops.conv import Conv
 from ..ops.fused import FusedOp, expression
+from ..ops.matmul import MatMul
 from ..schedule.relayout import physical_index, relayout
 from .common import inline_cheap
 
@@ -71,14 +72,26 @@ def word_convolution(op: object) -> Geometry | None:
 
 def word_product(op: object) -> Geometry | None:
     """That of a product of matrices of words with one on the right, as a convolution of one row of pixels."""
-    if not isinstance(op, FusedOp) or not isinstance(op.graph.nodes[0].op, DotMatMul):
+    return _product(op, DotMatMul, I32)
+
+
+def matrix_product(op: object) -> Geometry | None:
+    """The same of matrices in f32."""
+    return _product(op, MatMul, F32)
+
+
+def _product(op: object, kind: type[MatMul], dtype: DType) -> Geometry | None:
+    if not isinstance(op, FusedOp):
         return None
     node, types = op.graph.nodes[0], op.graph.types
+    if not isinstance(node.op, kind) or node.op.trans_a:
+        return None
     data, weights = (v or "" for v in node.inputs[:2])
     x, w, y = types[data], types[weights], types[node.outputs[0]]
     whole = data in op.graph.inputs and weights in op.graph.inputs and data != weights
-    turned = isinstance(node.op, DotMatMul) and node.op.trans_a
-    if w.rank != 2 or turned or not whole or 0 in (x.size, w.size, y.size) or not _epilogue(op, I32):
+    if w.rank != 2 or x.dtype is not dtype or not whole or 0 in (x.size, w.size, y.size):
+        return None
+    if not _epilogue(op, dtype):
         return None
     one, rows = (1, 1), (1, y.size // y.dims[-1])
     return Geometry(1, 1, x.dims[-1], y.dims[-1], rows, rows, one, one, one, (0, 0))
@@ -226,6 +239,15 @@ def operands(task: KernelTask, flat: bool = False) -> Operands:
     return Operands(
         by_name[data], by_name[weights], (*buffers, *results), outs, sums.name, reads, writes, width
     )
+
+
+def row_of_matrix(o: Operands, row: Expr) -> tuple[Expr, ...]:
+    """Index of a row of all matrices of the result: by matrix, and within it."""
+    index: list[Expr] = []
+    for extent in reversed(o.outs[0].shape[1:-1]):
+        index.append(s.binary("mod", row, extent))
+        row = s.binary("floordiv", row, extent)
+    return (row, *reversed(index))
 
 
 def flattens(op: FusedOp) -> bool:

@@ -31,7 +31,14 @@ from ..ops.byte_products import DotConv
 from ..ops.fused import FusedOp
 from .algorithm import Algorithm, Layouts, Pack, Work
 from .choices import choose, loop_order
-from .conv_parts import Geometry, operands, weights_position, word_convolution, word_product
+from .conv_parts import (
+    Geometry,
+    operands,
+    row_of_matrix,
+    weights_position,
+    word_convolution,
+    word_product,
+)
 
 NAME = "amx_i8"
 ROWS, WORDS, COLUMNS = 16, 16, 16
@@ -327,18 +334,10 @@ class _Builder:
             h, w = s.binary("floordiv", w, g.size[1]), s.binary("mod", w, g.size[1])
             where = s.lt(w, g.out[1]) if g.size[1] > g.out[1] else None
         channel = self.column(J) * COLUMNS + LANE
-        place = (N, channel, h, w) if self.convolves else (*self.row_of_matrix(w), channel)
+        place = (N, channel, h, w) if self.convolves else (*row_of_matrix(self.o, w), channel)
         body = self.o.write(place, self.sum)
         block = self.o.writes.block_of(1) if self.o.writes else 1
         room = -(-g.out_channels // block) * block
         if blocks.columns * COLUMNS > room:
             body = (If(s.lt(channel, room), body),)
         return self.each(*body, where=where)
-
-    def row_of_matrix(self, pixel: Expr) -> tuple[Expr, ...]:
-        """By matrix, and within it."""
-        index: list[Expr] = []
-        for extent in reversed(self.o.outs[0].shape[1:-1]):
-            index.append(s.binary("mod", pixel, extent))
-            pixel = s.binary("floordiv", pixel, extent)
-        return (pixel, *reversed(index))

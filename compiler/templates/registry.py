@@ -9,7 +9,20 @@ from types import ModuleType
 
 from ...errors import InternalError
 from ..kernel_task import KernelTask
-from . import direct, fourier, kn2row, map, matrix_tiles, naive, patches, recurrence, rows, strips, winograd
+from . import (
+    direct,
+    fourier,
+    kn2row,
+    map,
+    matrix_tiles,
+    naive,
+    patches,
+    recurrence,
+    rows,
+    strassen,
+    strips,
+    winograd,
+)
 from .algorithm import Algorithm
 from .gpu import bind, blocks, cells, grid, tensor_cores, tiles, window
 from .gpu import winograd as gpu_winograd
@@ -20,6 +33,7 @@ TEMPLATES: dict[str, ModuleType] = {
     "patches": patches,
     "fourier": fourier,
     "kn2row": kn2row,
+    "strassen": strassen,
     "matrix_tiles": matrix_tiles,
     "recurrence": recurrence,
     "direct": direct,

@@ -32,6 +32,7 @@ CASES = {
     "im2row": Case(16, 32, (14, 14), pads=SAME),
     "im2col": Case(16, 32, (14, 14), pads=SAME),
     "kn2row": Case(16, 32, (14, 14), pads=SAME),
+    "strassen": Case(64, 64, (24, 24), (1, 1)),
     "fft": Case(16, 16, (17, 15), (7, 7), pads=(3, 3, 3, 3)),
 }
 

@@ -1,6 +1,7 @@
 """Cases of matrix products. The tolerance covers sums of K products in any order."""
 
 from burnish.compiler.ops.matmul import Einsum, MatMul
+from burnish.compiler.ops.quarter_sums import QuarterSums
 
 from .case import Case
 
@@ -36,4 +37,7 @@ CASES = [
     Case(Einsum(",i->i"), ("f32[]", "f32[3]")),
     Case(Einsum("ij,jk->ik"), ("f32[3,0]", "f32[0,4]"), "nothing to sum"),
     Case(Einsum("bi,bj->bij"), ("f32[1,3]", "f32[2,4]"), "broadcast"),
+    Case(QuarterSums(8), ("f32[6,32]",)),
+    Case(QuarterSums(4), ("f32[10,21]",), "columns that fill no panel"),
+    Case(QuarterSums(16, True), ("f32[40,34,1,1]",), "a convolution's"),
 ]

@@ -22,6 +22,7 @@ INTERNAL = {
     "BlockedFlatten": "layout assignment makes it of a Reshape",
     "PackedGru": "layout assignment makes it of a GruRecurrence with constant weights",
     "PackedLstm": "layout assignment makes it of an LstmRecurrence with constant weights",
+    "QuarterSums": "Strassen's algorithm packs weights by it",
     "Rounded": "widen makes it of what operators on narrow floats round",
     "TapTransform": "algorithms pack weights by it",
     "PackedRnn": "layout assignment makes it of an RnnRecurrence with constant weights",
