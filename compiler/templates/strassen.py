@@ -51,6 +51,8 @@ N, TH, PB, TO, KB, KT, KI, P = (Var(n) for n in ("n", "th", "pb", "to", "kb", "k
 SUMS = 4  # of the data
 LOAD = 0.1  # cost of a load beside that of a multiply-add
 SHORT = 128  # terms, up to which half of the registers are as fast, and more read in turns
+LATENCY = 12  # sums in registers that hide it
+SIDE_BY_SIDE = 32  # terms of a matrix, at most, between two looks at where in the sum they are
 NEAR = 0.8  # of L2: data and sums of an image that stay there while all weights pass
 
 
@@ -104,6 +106,12 @@ def _cuts(g: Geometry) -> list[int]:
 def _dealt(g: Geometry, panels: int) -> int:
     """Panels, of which one is as good as two where they are all that threads can share."""
     return panels if len(_cuts(g)) > 1 or g.batch > 1 else panels + panels % 2
+
+
+def _depth(op: FusedOp, lanes: int) -> int:
+    """Terms that lie side by side, or some of those that do."""
+    half = _geometry(op).channels // 2
+    return lanes if _convolves(op) else max(n for n in divisors(half) if n <= SIDE_BY_SIDE)
 
 
 def fits(op: FusedOp, lanes: int) -> bool:
@@ -171,12 +179,14 @@ def params(task: KernelTask, cfg: Config) -> Params:
     rows = choose(cfg, "rows", options, max(share or small, default=options[0])) if fused else g.out[0]
     half = -(-rows * g.out[1] // 2)
     sizes = list(dict.fromkeys(-(-half // n) for n in range(-(-half // registers), half + 1)))
-    wanted = registers if g.channels > SHORT else max(1, registers // 2)
+    few = g.channels <= SHORT and registers // 2 * vectors >= LATENCY
+    wanted = registers // 2 if few else registers
     even = next(n for n in sizes if n <= wanted)
     tile = choose(cfg, "tile", [n for n in sizes if 2 * n >= min(registers, half)], even)
-    depth = lanes if _convolves(task.op) else g.channels // 2
-    short = [n for n in divisors(depth) if n <= lanes and n * tile * vectors <= LONGEST_BODY]
-    together = choose(cfg, "together", short, max(n for n in short if n <= 4))
+    short = [n for n in divisors(_depth(task.op, lanes)) if n <= lanes and n * tile * vectors <= LONGEST_BODY]
+    together = choose(
+        cfg, "together", short, max(n for n in short if n * tile * vectors <= LONGEST_BODY // 2)
+    )
     return Params(fused, rows, tile, together, choose(cfg, "prefetch", (False, True), True))
 
 
@@ -190,6 +200,7 @@ class _Builder:
         self.task, self.p, self.g = task, p, _geometry(task.op)
         self.convolves = _convolves(task.op)
         self.lanes = task.target.lanes(4)
+        self.depth = _depth(task.op, self.lanes)
         self.o = operands(task)
         self.panels, _, self.terms, self.width = self.o.weights.shape
         self.pixels = p.rows * self.g.out[1]
@@ -240,20 +251,21 @@ class _Builder:
         if self.convolves:
             place: tuple[Expr, ...] = (N, block + terms * (self.terms // self.lanes), pixel, term)
         else:
-            place = (pixel, term + terms * self.terms)
+            place = (pixel, block * self.depth + term + terms * self.terms)
         return Load(self.o.data.name, place, F32)
 
     def sum_place(self, which: int, pixel: Expr, block: Expr, term: Expr) -> tuple[Expr, ...]:
-        place = (s.const(which), block, pixel, term) if self.convolves else (s.const(which), pixel, term)
+        inside = (block, pixel, term) if self.convolves else (pixel, block * self.depth + term)
+        place = (s.const(which), *inside)
         return place if self.p.fused else (N, *place)
 
     def sum_data(self, kind: str = "serial") -> Body:
         """S1 to S4, a vector of terms at a time."""
-        term = LANE if self.convolves else KT * self.lanes + LANE
+        block, term = (KB, LANE) if self.convolves else (s.const(0), KT * self.lanes + LANE)
         kept = Buffer("sum", F32, (2, self.lanes), "register")
 
         def quarter(rows: int, terms: int) -> Expr:
-            return self.data(rows, terms, P, KB, term)
+            return self.data(rows, terms, P, block, term)
 
         def first(n: int) -> Load:
             return Load(kept.name, (s.const(n), LANE), F32)
@@ -262,7 +274,7 @@ class _Builder:
         stores: Body = (
             Store(kept.name, (s.const(0), LANE), quarter(1, 0) + quarter(1, 1)),
             Store(kept.name, (s.const(1), LANE), first(0) - quarter(0, 0)),
-            *(Store("data_sums", self.sum_place(n, P, KB, term), v) for n, v in enumerate(values)),
+            *(Store("data_sums", self.sum_place(n, P, block, term), v) for n, v in enumerate(values)),
         )
         if not self.convolves and self.terms % self.lanes:
             stores = (If(s.lt(term, self.terms), stores),)
@@ -301,10 +313,10 @@ class _Builder:
             update = over(
                 Store("tile_acc", self.here.index, self.here + self.product(product, factor, pixel))
             )
-            depth, some = self.depth, self.p.together
-            turn = loop("ki", some, update, kind="unroll")
-            ahead = self.ahead(product, number, KB * (depth // some) + KT) if self.p.prefetch else ()
-            return loop("kb", self.terms // depth, loop("kt", depth // some, *ahead, turn))
+            turn = loop("ki", self.p.together, update, kind="unroll")
+            ahead = self.ahead(product, number) if self.p.prefetch else ()
+            turns = loop("kt", self.depth // self.p.together, *ahead, turn)
+            return loop("kb", self.terms // self.depth, turns)
 
         def finish(rows: int, columns: int) -> Stmt:
             return over(*self.finish(rows, columns, pixel))
@@ -317,11 +329,6 @@ class _Builder:
         )
         return Alloc(acc, steps)
 
-    @property
-    def depth(self) -> int:
-        """Terms that lie side by side."""
-        return self.lanes if self.convolves else self.terms
-
     def product(self, product: int, factor: tuple[int, int] | int, pixel: Expr) -> Expr:
         term = KT * self.p.together + KI
         if isinstance(factor, tuple):
@@ -331,17 +338,15 @@ class _Builder:
         index = (PB, s.const(product), KB * self.depth + term, VECTOR * self.lanes + LANE)
         return data * Load(self.o.weights.name, index, F32)
 
-    def ahead(self, product: int, tile: Expr, turn: Expr) -> Body:
-        """A share of the next panel: of S turns of all tiles, turn i takes lines i·L // S and on, of L."""
-        turns = self.terms // self.p.together
-        slot = (tile * len(FACTORS) + product) * turns + turn
-        slots = self.tiles * len(FACTORS) * turns
-        lines = len(FACTORS) * self.terms * self.width // LINE
-        first = s.binary("floordiv", slot * lines, slots)
+    def ahead(self, product: int, tile: Expr) -> Body:
+        """A share of the next panel of weights: of the lines of each KB those of the tile, some a turn."""
+        lines = self.depth * self.width // LINE
+        each = -(-lines // (self.tiles * (self.depth // self.p.together)))
+        row = (product * self.terms + KB * self.depth) * self.width
+        first = s.binary("floordiv", tile * lines, self.tiles) + KT * each
         zero = s.const(0)
         return tuple(
-            Prefetch(self.o.weights.name, (PB + 1, zero, zero, (first + n) * LINE))
-            for n in range(-(-lines // slots))
+            Prefetch(self.o.weights.name, (PB + 1, zero, zero, row + (first + n) * LINE)) for n in range(each)
         )
 
     def finish(self, rows: int, columns: int, pixel: Expr) -> Body:
