@@ -52,7 +52,7 @@ SUMS = 4  # of the data
 LOAD = 0.1  # cost of a load beside that of a multiply-add
 SHORT = 128  # terms, up to which half of the registers are as fast, and more read in turns
 LATENCY = 12  # sums in registers that hide it
-SIDE_BY_SIDE = 32  # terms of a matrix, at most, between two looks at where in the sum they are
+SIDE_BY_SIDE, LEAST_SIDE_BY_SIDE = 32, 4  # terms of an inner loop over those of a matrix: a divisor of theirs
 NEAR = 0.8  # of L2: data and sums of an image that stay there while all weights pass
 
 
@@ -109,7 +109,7 @@ def _dealt(g: Geometry, panels: int) -> int:
 
 
 def _depth(op: FusedOp, lanes: int) -> int:
-    """Terms that lie side by side, or some of those that do."""
+    """Terms of the inner loop, which lie side by side."""
     half = _geometry(op).channels // 2
     return lanes if _convolves(op) else max(n for n in divisors(half) if n <= SIDE_BY_SIDE)
 
@@ -124,7 +124,8 @@ def fits(op: FusedOp, lanes: int) -> bool:
     step = 2 * (lanes if _convolves(op) else 1)
     width = vectors_of(g, lanes) * lanes
     filled = -(-g.out_channels // (2 * width)) * width < g.out_channels  # something of the second half
-    return g.channels % step == 0 and 2 * lanes <= g.channels <= MOST_TERMS and filled
+    whole = g.channels % step == 0 and 2 * lanes <= g.channels <= MOST_TERMS
+    return whole and filled and _depth(op, lanes) >= LEAST_SIDE_BY_SIDE
 
 
 def layouts(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
