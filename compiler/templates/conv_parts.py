@@ -204,6 +204,11 @@ class Operands:
         place = physical_index(self.writes, index) if self.writes else index
         return tuple(self._store(st, place, value) for st in self.outs)
 
+    def written_channels(self, channels: int) -> int:
+        """Of so many those that have a place in the result, a last block's padding too."""
+        block = self.writes.block_of(1) if self.writes else 1
+        return -(-channels // block) * block
+
     def _store(self, st: Stage, place: tuple[Expr, ...], value: Load) -> Stmt:
         def read(e: Expr) -> Expr | None:
             return value if isinstance(e, Load) and e.tensor == self.sums else None

@@ -336,8 +336,7 @@ class _Builder:
         channel = self.column(J) * COLUMNS + LANE
         place = (N, channel, h, w) if self.convolves else (*row_of_matrix(self.o, w), channel)
         body = self.o.write(place, self.sum)
-        block = self.o.writes.block_of(1) if self.o.writes else 1
-        room = -(-g.out_channels // block) * block
+        room = self.o.written_channels(g.out_channels)
         if blocks.columns * COLUMNS > room:
             body = (If(s.lt(channel, room), body),)
         return self.each(*body, where=where)

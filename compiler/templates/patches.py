@@ -335,7 +335,7 @@ class _Builder:
 
         def finish(value: Load) -> Body:
             body = self.o.write((N, G * g.out_channels + channel, *at), value)
-            room = self.written_channels()
+            room = self.o.written_channels(g.out_channels)
             if width * self.o.weights.shape[1] > room:
                 body = (If(s.lt(channel, room), body),)
             return (If(self.inside(pixel), body),) if self.ragged(p.tile) else body
@@ -352,11 +352,6 @@ class _Builder:
             p.together,
         )
         return (loop("to", -(-self.pixels // p.tile), tile),)
-
-    def written_channels(self) -> int:
-        """Output channels of a group that have a place in memory, those of a last block's padding too."""
-        block = self.o.writes.block_of(1) if self.o.writes else 1
-        return -(-self.g.out_channels // block) * block
 
     def product_of_pixels(self) -> tuple[For, ...]:
         """Tiles of nearly the same number of vectors, none of which is empty; the larger ones first."""

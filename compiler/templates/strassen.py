@@ -361,8 +361,7 @@ class _Builder:
         else:
             place = (*row_of_matrix(self.o, pixel), channel)
         body = self.o.write(place, self.here)
-        block = self.o.writes.block_of(1) if self.o.writes else 1
-        room = -(-g.out_channels // block) * block
+        room = self.o.written_channels(g.out_channels)
         if columns and 2 * self.panels * self.width > room:
             body = (If(s.lt(channel, room), body),)
         return body

@@ -47,10 +47,7 @@ class Case:
 
 
 WINOGRAD = [a.name for a in winograd.ALGORITHMS]
-CONVOLUTIONS = [
-    *WINOGRAD,
-    *(a.name for module in (patches, fourier, kn2row) for a in module.ALGORITHMS),
-]
+CONVOLUTIONS = [*WINOGRAD, *(a.name for module in (patches, fourier, kn2row) for a in module.ALGORITHMS)]
 CASES = [
     Case(16, 32, (9, 13), pads=(1, 1, 1, 1)),
     Case(16, 32, (1, 1), pads=(1, 1, 1, 1)),
