@@ -26,7 +26,8 @@ from .network_plans import NetworkPlans
 from .op_tuner.confirm import PlanTimes, limit, plan_record, plan_times, turning
 from .op_tuner.hardware import hardware_of
 from .op_tuner.measure import Measurement, require_runnable
-from .op_tuner.records import NOISY, Records
+from .op_tuner.record import NOISY
+from .op_tuner.records import Records
 from .op_tuner.space import Point, Space
 from .op_tuner.turns import Loaded, Turns, take_turns
 from .op_tuner.whole_plans import PlanPair

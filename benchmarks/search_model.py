@@ -31,10 +31,11 @@ from burnish.op_tuner.course import STRATEGIES, Course, begin
 from burnish.op_tuner.features import evaluate
 from burnish.op_tuner.model import load_xgboost
 from burnish.op_tuner.numbered import Numbered
-from burnish.op_tuner.records import Records, typical
+from burnish.op_tuner.records import Records
 from burnish.op_tuner.search import Random
 from burnish.op_tuner.sketch import sketch
 from burnish.op_tuner.space import Point, Space
+from burnish.op_tuner.verdict import typical
 from burnish.workloads import direct_convolution
 
 NOISE = 0.003

@@ -47,7 +47,8 @@ from burnish.op_tuner.course import STRATEGIES, Course, Times, begin, best_so_fa
 from burnish.op_tuner.learner import Learner
 from burnish.op_tuner.model import CostModel
 from burnish.op_tuner.pretrained import Samples, fit, read_samples
-from burnish.op_tuner.records import Records, tuples
+from burnish.op_tuner.record import tuples
+from burnish.op_tuner.records import Records
 from burnish.op_tuner.space import Point, Space
 from burnish.pipeline import flops
 from burnish.settings import cache_dir

@@ -9,17 +9,8 @@ import click
 
 from ..compiler.target import get_target
 from ..errors import InputError
-from ..op_tuner.records import (
-    NOISY,
-    Record,
-    append,
-    best_per_task,
-    default_path,
-    merge,
-    read,
-    vectors,
-    vectors_of,
-)
+from ..op_tuner.record import NOISY, Record
+from ..op_tuner.records import append, best_per_task, default_path, merge, read, vectors, vectors_of
 from .files import check_writable
 
 FILE = click.Path(path_type=Path)

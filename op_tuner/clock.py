@@ -32,17 +32,28 @@ def at_usual_pace(result: Measurement, hardware: Hardware) -> Measurement:
     return replace(result, seconds=result.seconds * result.pace / usual)
 
 
+def usual_pace(hardware: Hardware) -> float:
+    """0 if it is not known yet."""
+    return _told(hardware, pace_path()).get(hardware, 0.0)
+
+
 def _usual(hardware: Hardware, path: Path, pace: float) -> float:
     """What the file says first of the hardware; it is told `pace` if it says nothing."""
-    known = _known(path)
-    if hardware not in known:
-        _read(path, known)
+    known = _told(hardware, path)
     if hardware not in known:
         line = json.dumps({"hardware": hardware.to_json(), "pace": pace})
         with suppress(InputError):  # then it holds for this process
             append_lines(path, [line])
             _read(path, known)  # another process may have been first
     return known.setdefault(hardware, pace)
+
+
+def _told(hardware: Hardware, path: Path) -> dict[Hardware, float]:
+    """What is known, the file having been asked about the hardware."""
+    known = _known(path)
+    if hardware not in known:
+        _read(path, known)
+    return known
 
 
 @cache

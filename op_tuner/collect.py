@@ -15,7 +15,8 @@ from ..compiler.kernel_task import KernelTask
 from .costs import record_of
 from .hardware import this_hardware
 from .isolate import Candidate, Local
-from .records import Record, Records
+from .record import Record
+from .records import Records
 from .space import TRIES, Point, Space
 from .tuner import Measurer
 

@@ -23,7 +23,7 @@ from .costs import record_of
 from .hardware import Hardware
 from .isolate import Spans
 from .measure import Built, Measurement, middle
-from .records import PLAN, Record
+from .record import PLAN, Record
 from .space import Point
 from .tuned_task import TunedTask
 from .turns import LEAST_ROUNDS, MOST_ROUNDS, Times, Turns
@@ -267,7 +267,7 @@ def _rivals(found: TunedTask) -> list[Point]:
     """Of the default config, if that works: what records would take, and those that are the fastest alone."""
     if not found.before < math.inf:
         return []
-    others = [p for p in found.times if p != found.default and p not in found.wrong]
+    others = [p for p in found.times if p != found.default and p not in found.wrong | found.unsure]
     told = [p for p in others if p == found.told]
     fastest = sorted((p for p in others if found.time(p) < found.before), key=found.time)
     return list(dict.fromkeys([*told, *fastest[:BEST]]))

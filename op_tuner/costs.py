@@ -26,8 +26,10 @@ from ..errors import InputError
 from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local
 from .measure import Measurement
-from .records import NOISY, Record, Records, config_records, confirmed, fastest, llvm_version, made_by, sound
+from .record import NOISY, Record, llvm_version, made_by
+from .records import Records
 from .space import Point, Space
+from .verdict import config_records, confirmed, fastest, sound
 from .whole_plans import plan_pair
 
 Progress = Callable[[str, int, int], None]

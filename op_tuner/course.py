@@ -21,7 +21,8 @@ from .isolate import Candidate, Local
 from .learner import Learner
 from .measure import SECONDS, Built
 from .model import OBJECTIVES
-from .records import Record, Records
+from .record import Record
+from .records import Records
 from .search import Genetic, Random, Strategy
 from .space import Point, Space
 from .tuner import BATCH, TIME_LIMIT, Measurer

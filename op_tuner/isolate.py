@@ -31,7 +31,7 @@ from ..compiler.kernel_task import Config, KernelTask
 from ..runtime import capi
 from ..settings import GPU_POISON, OPENCL_CACHE
 from .child import Act, Child, Ending, Parent, memory_limit
-from .clock import at_usual_pace
+from .clock import at_usual_pace, usual_pace
 from .cores import Cores, divide, keeping_to, pin, reserved
 from .hardware import Hardware, this_hardware
 from .measure import (
@@ -47,7 +47,7 @@ from .measure import (
 )
 from .operands import operands
 from .own_cores import multiply_adds
-from .records import tuples
+from .record import tuples
 
 TIME_LIMIT = 30.0  # seconds for one candidate, building and checking included
 MOST_BUILDERS = 8
@@ -237,7 +237,13 @@ class _Batch:
         measurer = self.measurer
         left = 1 + len(self.waiting) + len(self.building) + len(self.built) + len(self.running)
         patience = min(PATIENCE, measurer.patience / left)
-        options = {**measurer.options, "crowding": measurer.crowding, "patience": patience}
+        usual = usual_pace(measurer.hardware) if measurer.paced else 0.0
+        options = {
+            **measurer.options,
+            "usual": usual,
+            "crowding": measurer.crowding,
+            "patience": patience,
+        }
         act = _acting(job.candidate, options, self.cores.measuring, TURN * measurer.time_limit)
         memory = measurer.memory or memory_limit()
         return Child(act, seconds=measurer.time_limit, memory=memory, cpus=self.building_on)

@@ -41,12 +41,12 @@ from ..runtime.build import DeviceCode
 from ..runtime.nvcc import fatbin, find_nvcc
 from .operands import Operands, operands
 from .own_cores import OwnCores
-from .records import NOISY, plain
+from .record import NOISY, is_sure, plain
 
 T = TypeVar("T")
 SECONDS = 0.05  # of a kernel's own time that a measurement takes, about
 LEAST_RUNS, MOST_RUNS = 5, 2000
-FEW_RUNS = 3  # of a candidate whose fastest run takes LOSES times what is to be beaten
+FEW_RUNS = 3  # of a candidate whose fastest run takes LOSES times what is to be beaten, at the clock of now
 LOSES = 1.3
 QUIET = 0.005  # spread over the root of the runs at which nothing more is to be learnt
 PATIENCE = 3  # times `seconds` for what is not quiet
@@ -101,6 +101,11 @@ class Measurement:
     def noisy(self) -> bool:
         """The machine did other things meanwhile: take it with care."""
         return self.error is None and self.spread > NOISY
+
+    @property
+    def sure(self) -> bool:
+        """See `is_sure`."""
+        return is_sure(self.spread, self.runs)
 
     @staticmethod
     def failed(error: str, detail: str, config: Mapping[str, object] | None = None) -> Measurement:
@@ -174,11 +179,12 @@ def run(
     check: bool = True,
     evict: int = 0,
     beat: float = math.inf,
+    usual: float = 0.0,
     crowding: float = math.inf,
     patience: float = 0.0,
 ) -> Measurement:
-    """Checks and times a candidate. One that is clearly slower than `beat` seconds is not run often.
-    `crowding` is the least that is known of (`own_cores`)."""
+    """Checks and times a candidate. One that is clearly slower than `beat` seconds, at the `usual` pace if
+    that is known, is not run often. `crowding` is the least that is known of (`own_cores`)."""
     given = operands(task, check)
     try:
         runner = _Runner(task.target, built, given, threads, evict)
@@ -193,7 +199,9 @@ def run(
         if task.target.gpu and not wrong:
             runner.warm(given)
         cores = OwnCores(0 if task.target.gpu else threads, crowding, patience)
-        repeat = partial(_repeat, runner.once, seconds, beat, len(runner.turns))
+        repeat = partial(
+            _repeat, runner.once, seconds, lambda: beat * runner.slowed(usual), len(runner.turns)
+        )
         times = [] if wrong else cores.during(repeat)
         wrong = wrong or runner.changed()
     except RunError as error:
@@ -278,11 +286,14 @@ def _find_opencl(target: Target) -> OpenCLDevice:
 
 
 def _repeat(
-    run: Callable[[], float], seconds: float, beat: float = math.inf, repeats: int = 1
+    run: Callable[[], float],
+    seconds: float,
+    beat: Callable[[], float] = lambda: math.inf,
+    repeats: int = 1,
 ) -> list[float]:
     """Times of single runs, which are means of so many `repeats`, until these add up to `seconds`, or take a
     few times as long with what stands between them, and the spread is small; or until patience ends, or
-    `beat` is out of reach."""
+    `beat()` is out of reach."""
     times: list[float] = []
     spent = 0.0
     started = time.perf_counter()
@@ -290,7 +301,7 @@ def _repeat(
         times.append(run())
         spent += times[-1] * repeats
         used = max(spent, (time.perf_counter() - started) / AROUND) / seconds
-        if len(times) >= FEW_RUNS and (used > PATIENCE or min(times) > LOSES * beat):
+        if len(times) >= FEW_RUNS and (used > PATIENCE or min(times) > LOSES * beat()):
             break
         if used > 1 and len(times) >= LEAST_RUNS:
             low, median, high = np.percentile(times, (25, 50, 75))
@@ -364,6 +375,11 @@ class _Runner:
         """Of the median run."""
         chain = np.median(self.chains or [0.0])
         return _LINKS / float(chain) if chain > 0 else 0.0
+
+    def slowed(self, usual: float) -> float:
+        """How many times as long everything takes now as at that pace; 1 where either is not known."""
+        now = self.pace()
+        return usual / now if usual > 0 and now > 0 else 1.0
 
     def first(self, given: Operands) -> str:
         """What is wrong after one run into memory that holds NaN, or -1."""

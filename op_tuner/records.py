@@ -1,12 +1,4 @@
-"""Every measurement ever made, as JSON lines that are only appended to.
-
-    {"format": 2, "task": DIGEST, "key": TEXT, "algorithm": …, "target": …, "threads": 2, "hardware": {…},
-     "config": {KNOB: VALUE}, "evict": 0, "seconds": 1e-4, "spread": 0.01, "runs": 40, "error": null,
-     "detail": "", "burnish": CODE VERSION, "llvm": "22.1.2"}
-
-Times of kernels inside of a network's module have two fields more: `network`, a digest of what it runs, and
-`against`, the default config's seconds there in the same turns. Only these two are compared, never with times
-of a kernel alone, and they decide where there are any.
+"""Every measurement ever made (`record`), as JSON lines that are only appended to.
 
 A line is one write() to a file opened for appending, so that processes need no lock and a record that was
 acknowledged survives the process. A line torn by a full disk, or by a machine that stopped and left zeros
@@ -16,97 +8,26 @@ in it, is skipped by readers, and the next append begins a line of its own.
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
-import math
 import os
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import llvmlite.binding as llvm
-import numpy as np
-
-from ..compiler.code_version import compiler_version
 from ..compiler.kernel_task import Config, DefaultConfig, KernelTask, RejectedConfig
 from ..compiler.target import TARGETS, Target, runs_here
 from ..compiler.templates.registry import template
 from ..errors import InputError
 from ..settings import cache_dir
 from .hardware import Hardware, hardware_of, this_hardware
+from .record import PLAN, Record, made_by, parse_record, plain
+from .verdict import CONFIRMED, WRONG, confirmed, fastest_nearby, sound, taken
 
 T = TypeVar("T")
-FORMAT = 2
-PLAN = "plan"  # what records of whole plans have for an algorithm (`whole_plans`)
-CONFIRMED = 3  # measurements of a config that say how fast it is
-WRONG = frozenset({"wrong", "run"})  # errors of a config that are its own, however seldom they show
-NOISY = 0.15  # spread from which on the machine did other things, too
-LEAST_DOUBT = 0.01  # share of the default config's time that a gain inside of a network must exceed
-COLD = 64 << 20  # bytes to evict of records of format 1, which had a field `cold` for it
-_START = '{"format":'
 SHIPPED = Path(__file__).parents[1] / "models" / "records"
-
-
-@dataclass(frozen=True)
-class Record:
-    """One measurement. `seconds` is None where `error` says what happened instead."""
-
-    task: str  # digest of the task's key
-    key: str
-    algorithm: str
-    target: str
-    threads: int
-    hardware: Hardware
-    config: Mapping[str, Any]  # the answers to the template's questions
-    evict: int  # bytes of other memory that were read before every run, as a network does
-    seconds: float | None  # as of a `Measurement`; of older records the median of the runs
-    spread: float  # (upper - lower quartile) / median
-    runs: int
-    error: str | None
-    detail: str  # of the error
-    burnish: str  # version of the compiler that made the code
-    llvm: str
-    network: str = ""  # digest of the network inside which it was measured; "" for a kernel alone
-    against: float | None = None  # seconds of the default config there; `spread` is that of the ratio
-
-    @cached_property
-    def line(self) -> str:
-        data = {f.name: getattr(self, f.name) for f in fields(self)}
-        if not self.network:
-            del data["network"], data["against"]
-        data["hardware"] = self.hardware.to_json()
-        data["config"] = {knob: plain(answer) for knob, answer in self.config.items()}
-        return json.dumps({"format": FORMAT, **data}, allow_nan=False)
-
-    @property
-    def id(self) -> str:
-        """What a plan calls it."""
-        return hashlib.sha256(self.line.encode()).hexdigest()[:12]
-
-    @property
-    def made_by(self) -> str:
-        return f"{self.burnish} {self.llvm}"
-
-
-def plain(value: Any) -> object:
-    """A knob's answer as JSON can hold it: numbers, texts, and tuples of them for tuples and dataclasses."""
-    if type(value) in (int, str, bool, float):
-        return value
-    if is_dataclass(value):
-        return tuple(plain(getattr(value, f.name)) for f in fields(value))
-    if isinstance(value, (tuple, list)):
-        return tuple(map(plain, value))
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def tuples(value: object) -> object:
-    """An answer as read from JSON, which has no tuples."""
-    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 class RecordedConfig(DefaultConfig):
@@ -124,71 +45,6 @@ class RecordedConfig(DefaultConfig):
         found = next((o for o in options if plain(o) == wanted), default)
         self.chosen[knob] = found
         return found
-
-
-def parse_record(line: str, where: str) -> Record | None:
-    """The record of a line; None if the line was torn. InputError, beginning with `where`, for another line
-    that is none, or one of a newer format."""
-    try:
-        data = json.loads(line)
-    except RecursionError:
-        raise InputError(f"{where}: expected a record, found lists within lists") from None
-    except ValueError:
-        if line.startswith(_START) or _START.startswith(line) or "\0" in line:
-            return None
-        raise InputError(f"{where}: expected a record, a line beginning with {_START}") from None
-    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-        raise InputError(f"{where}: expected a record, a line beginning with {_START}")
-    if not 1 <= data["format"] <= FORMAT:
-        raise InputError(f"{where}: records of format {data['format']}; this Burnish reads format {FORMAT}")
-    try:
-        data = {"network": "", "against": None, **data}
-        if data["format"] == 1:
-            data["evict"] = COLD if data["cold"] else 0
-        values = {f.name: data[f.name] for f in fields(Record)}
-        values["hardware"] = Hardware.from_json(values["hardware"])
-        values["config"] = {str(k): tuples(v) for k, v in values["config"].items()}
-        _check(values)
-    except KeyError as error:
-        raise InputError(f"{where}: the record has no field {error}") from None
-    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise InputError(f"{where}: a field of the record is of the wrong kind: {error}") from None
-    return Record(**values)
-
-
-def _check(values: Mapping[str, Any]) -> None:
-    for name in ("task", "key", "algorithm", "target", "detail", "burnish", "llvm", "network"):
-        if not isinstance(values[name], str):
-            raise TypeError(f"{name} is no text")
-        values[name].encode()
-    for name in ("threads", "runs", "evict"):
-        if type(values[name]) is not int or not 0 <= values[name] < 1 << 62:
-            raise TypeError(f"{name} is no whole number")
-    seconds, error, against = values["seconds"], values["error"], values["against"]
-    if (seconds is None) == (error is None) or not isinstance(error, str | None):
-        raise TypeError("expected either seconds or an error")
-    if not _is_size(values["spread"]):
-        raise TypeError(f"the spread is {values['spread']!r}")
-    if seconds is not None and not _is_size(seconds):
-        raise TypeError(f"seconds are {seconds!r}")
-    if bool(values["network"] and error is None) != (_is_size(against) and against > 0):
-        raise TypeError(f"measured against {against!r} seconds")
-    if values["network"] and error is None and not values["runs"]:
-        raise TypeError("a network's time is of no run")
-    for knob, answer in values["config"].items():
-        _check_answer(knob, answer)
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= float(value) < math.inf
-
-
-def _check_answer(knob: str, answer: Any) -> None:
-    if isinstance(answer, tuple):
-        for part in answer:
-            _check_answer(knob, part)
-    elif type(answer) not in (str, int, bool) and not (type(answer) is float and math.isfinite(answer)):
-        raise TypeError(f"the answer to {knob} is {answer!r:.40}")
 
 
 def default_path() -> Path:
@@ -439,117 +295,6 @@ def vectors_of(target: Target) -> tuple[str, int]:
     return (target.gpu.language if target.gpu else target.arch), target.vector_bits
 
 
-def fastest_nearby(
-    worked: Sequence[Record], inside: Sequence[Record], machine: Hardware, wanted: int | None = None
-) -> Record:
-    """The config to take among records of one task that worked: on the hardware that is nearest to `machine`,
-    of the `wanted` kind of measurement (`evict`) or that there is most of. `inside` are those of networks."""
-    near = min(machine.distance(r.hardware) for r in worked)
-    there = [r for r in worked if machine.distance(r.hardware) == near]
-    kinds = Counter(r.evict for r in there)
-    evict = max(kinds, key=lambda kind: (kind == wanted, kinds[kind], kind))
-    return taken([r for r in (*there, *inside) if machine.distance(r.hardware) == near and r.evict == evict])
-
-
-def taken(records: Sequence[Record]) -> Record:
-    """The config to take, of records of one task and machine, some of them of the kernel alone that worked:
-    what is `confirmed` in a network, else the fastest alone that no network has refuted."""
-    alone = config_records(r for r in records if not r.network and r.seconds is not None)
-    makers = {r.made_by for r in alone.values()}
-    inside = [r for r in records if r.network and r.made_by in makers]
-    if found := confirmed(inside):
-        return alone.get(found.config, found.record)
-    return fastest(alone, inside)
-
-
-def sound(records: Iterable[Record]) -> list[Record]:
-    """Of one task's records those that worked alone, and those of networks, which do not look whether results
-    are right; but none of a config that the same compiler and machine found to be wrong another time."""
-    records = list(records)
-    wrong = {_made(r) for r in records if r.error in WRONG and not r.network}
-    return [r for r in records if _made(r) not in wrong and (r.network or r.seconds is not None)]
-
-
-def _made(record: Record) -> tuple[object, ...]:
-    return record.made_by, record.hardware, tuple(record.config.items())
-
-
-def refuted(inside: Iterable[Record]) -> set[tuple[tuple[str, Any], ...]]:
-    """Configs that failed in every network which had them, of records inside of networks."""
-    worked: dict[tuple[tuple[str, Any], ...], bool] = {}
-    for r in inside:
-        config = tuple(r.config.items())
-        worked[config] = worked.get(config, False) or r.seconds is not None
-    return {config for config, once in worked.items() if not once}
-
-
-@dataclass(frozen=True)
-class Confirmed:
-    """What a task's config takes inside of networks: `share` of the time of the default config."""
-
-    config: tuple[tuple[str, Any], ...]
-    share: float
-    record: Record
-
-
-def confirmed(records: Iterable[Record]) -> Confirmed | None:
-    """The fastest config inside of networks; the default one, at a share of 1, unless another one is faster
-    by more than what chance may do. None where nothing was measured there."""
-    turns: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
-    for r in records:
-        if r.network and r.against:
-            turns.setdefault(tuple(r.config.items()), []).append(r)
-    found = []
-    for config, own in turns.items():
-        share = statistics.median(_share(r) for r in own)
-        doubt = max(LEAST_DOUBT, statistics.median(2 * r.spread / r.runs**0.5 for r in own))
-        if share < 1 - doubt or all(r.seconds == r.against for r in own):
-            found.append(Confirmed(config, share, min(own, key=lambda r: abs(_share(r) - share))))
-    return min(found, key=lambda c: c.share, default=None)
-
-
-def _share(record: Record) -> float:
-    return (record.seconds or 0.0) / (record.against or 1.0)
-
-
-def config_records(worked: Iterable[Record]) -> dict[tuple[tuple[str, Any], ...], Record]:
-    """By config, of records that worked: the one that stands for its time, see `typical`.
-
-    Records of this compiler count alone where there are any: what an older one made of a config may differ.
-    """
-    found: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
-    records = list(worked)
-    here = [r for r in records if r.made_by == made_by()]
-    for r in here or records:
-        found.setdefault(tuple(r.config.items()), []).append(r)
-    return {
-        config: min(rs, key=lambda r: r.seconds != typical([r.seconds or 0.0 for r in rs]))
-        for config, rs in found.items()
-    }
-
-
-def fastest(records: Mapping[tuple[tuple[str, Any], ...], Record], inside: Iterable[Record] = ()) -> Record:
-    """By config; one that records `inside` of networks have `refuted` only where there is no other."""
-    wrong = refuted(inside)
-    fit = [r for config, r in records.items() if config not in wrong] or records.values()
-    return min(fit, key=lambda r: r.seconds or 0.0)
-
-
-def typical(times: Sequence[float]) -> float:
-    """A config's time by its measurements: their median, the lower of two in the middle, so that neither one
-    lucky run nor one that was disturbed decides where there are three or two."""
-    return statistics.median_low(times)
-
-
-def made_by() -> str:
-    """As `Record.made_by` of a record made now."""
-    return f"{compiler_version()[:16]} {llvm_version()}"
-
-
-def llvm_version() -> str:
-    return ".".join(map(str, llvm.llvm_version_info))
-
-
 def tuned_configs(path: Path | None, evict: int | None = None) -> Callable[[KernelTask], Config]:
     """The best config of a task that is known from a file, or from the records that ship with Burnish; the
     default rule where there is none. Without a file, only those that ship count."""
@@ -582,8 +327,8 @@ def best_per_task(records: Iterable[Record]) -> list[Record]:
     """Of each task, machine and kind of measurement, the one with the config to take, in the order of first
     sight.
 
-    That is as `taken` says. Where no config was measured in a network, but some CONFIRMED times, it is the
-    fastest of these: of many that were measured once, the fastest is the luckiest.
+    That is as `taken` says. Where no config was measured in a network, but some CONFIRMED times surely, it is
+    the fastest of these: of many that were measured once, the fastest is the luckiest.
     """
     groups: dict[tuple[str, Hardware, int], list[Record]] = {}
     for record in records:
@@ -593,8 +338,8 @@ def best_per_task(records: Iterable[Record]) -> list[Record]:
     for found in groups.values():
         found = sound(found)
         alone = [r for r in found if not r.network]
-        often = Counter(tuple(r.config.items()) for r in alone)
-        sure = [r for r in alone if often[tuple(r.config.items())] >= CONFIRMED]
+        times = Counter(tuple(r.config.items()) for r in alone if r.sure)
+        often = [r for r in alone if times[tuple(r.config.items())] >= CONFIRMED]
         if alone:
-            best.append(taken(found if len(alone) < len(found) else sure or alone))
+            best.append(taken(found if len(alone) < len(found) else often or alone))
     return best

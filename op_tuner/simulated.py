@@ -38,7 +38,7 @@ from .isolate import Candidate, Spans
 from .measure import Built, Measurement, Recorder, build, plan_of, touching, weights_of
 from .operands import operands
 from .pressure import Pressure
-from .records import tuples
+from .record import tuples
 
 CLOCK = 1.5e9  # Hz, of every simulated core
 ISSUED = 2.0  # instructions other than arithmetic that begin in a cycle

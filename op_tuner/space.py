@@ -13,7 +13,8 @@ from typing import TypeVar
 from ..compiler.kernel_task import Config, DefaultConfig, KernelTask, RejectedConfig
 from ..compiler.templates.registry import template
 from ..errors import InputError
-from .records import RecordedConfig, plain
+from .record import plain
+from .records import RecordedConfig
 
 T = TypeVar("T")
 Point = tuple[tuple[str, object], ...]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from ..compiler.kernel_task import KernelTask
 from . import expected_gain
 from .costs import PASSING
-from .records import WRONG, Confirmed, Record, confirmed, refuted, typical
+from .record import Record
 from .search import Strategy
 from .space import Point, Space
+from .verdict import CONFIRMED, WRONG, Confirmed, confirmed, refuted, typical
 
 RECENT = 0.2  # weight of what a task gained lately, against what is expected of its next trials
 WINDOW = 16  # trials that are recent
@@ -44,6 +45,7 @@ class TunedTask:
     told: Point | None = None  # what records of another compiler or machine would take
     told_by: str = ""  # that machine; "" for this one
     times: dict[Point, list[float]] = field(default_factory=dict)  # alone, of what worked
+    unsure: set[Point] = field(default_factory=set)  # of these, what no measurement is sure of
     inside: list[Record] = field(default_factory=list)  # of networks
     failed: set[Point] = field(default_factory=set)
     wrong: set[Point] = field(default_factory=set)  # once or more
@@ -110,12 +112,19 @@ class TunedTask:
     @property
     def fastest(self) -> Point:
         """The config with the smallest time alone, the default among them, that no network has refuted and
-        that was never wrong."""
+        that was never wrong. What nothing is sure of comes behind all others."""
         if self._fastest is None:
             wrong = refuted(self.inside) | self.wrong
             fit = [point for point in self.times if point not in wrong]
-            self._fastest = min(fit, key=self.time, default=self.default)
+            rank = lambda point: (point in self.unsure, self.time(point))  # noqa: E731
+            self._fastest = min(fit, key=rank, default=self.default)
         return self._fastest
+
+    @property
+    def doubtful(self) -> list[Point]:
+        """What seems to be faster than that, but nothing is sure of, and may be asked again."""
+        asked = [p for p in self.unsure - self.wrong if len(self.times[p]) < CONFIRMED]
+        return [p for p in asked if self.time(p) <= self.time(self.fastest)]
 
     @property
     def trials(self) -> int:
@@ -140,24 +149,37 @@ class TunedTask:
         """The typical one of a config's measurements."""
         return typical(self.times[point]) if point in self.times else math.inf
 
-    def learn(self, point: Point, seconds: float | None, error: str | None = None) -> None:
-        """What a measurement said. The default is asked again where it failed for a passing reason."""
+    def learn(self, point: Point, seconds: float | None, error: str | None = None, sure: bool = True) -> None:
+        """What a measurement said; one that is not `sure` says nothing beside one that is. The default is
+        asked again where it failed for a passing reason."""
         if point == self.default and error in PASSING and not self.excused:
             self.excused = True
             return
         new = point not in self.times and point not in self.failed
+        settles = sure and point in self.unsure
         if seconds is None:
             self.failed.add(point)
             if error in WRONG:
                 self.wrong.add(point)
                 self._confirm()
         else:
-            self.times.setdefault(point, []).append(seconds)
+            self._keep_time(point, seconds, sure)
         self._fastest = None
-        known = point in self.times
-        self.strategy.tell(point, self.time(point) if known else None)
+        known = self.time(point)
+        self.strategy.tell(point, known if point in self.times else None)
         if new:
-            self.course.append(min([*self.course[-1:], seconds or math.inf]))
+            self.course.append(min([*self.course[-1:], known if sure or not self.course else math.inf]))
+        elif settles:
+            self.course[-1] = min(self.course[-1], known)
+
+    def _keep_time(self, point: Point, seconds: float, sure: bool) -> None:
+        if point not in self.times and not sure:
+            self.unsure.add(point)
+        elif point in self.unsure and sure:
+            self.unsure.remove(point)
+            del self.times[point]
+        if sure or point in self.unsure:
+            self.times.setdefault(point, []).append(seconds)
 
     def learn_inside(self, record: Record) -> None:
         """What a network said of a config."""

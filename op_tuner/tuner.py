@@ -31,9 +31,10 @@ from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local, Spans
 from .measure import SECONDS, Measurement
 from .model import OBJECTIVES, CostModel
-from .records import CONFIRMED, RecordedConfig, Records, is_own
+from .records import RecordedConfig, Records, is_own
 from .space import Point, Space
 from .tuned_task import TunedTask, Wanted
+from .verdict import CONFIRMED
 
 STRATEGIES = ("annealing", "genetic", "random")
 BATCH, LARGEST = 8, 32  # measurements between two decisions
@@ -247,7 +248,7 @@ class Tuner:
             found.told, found.told_by = space.point(config.answers), config.origin
         for r in self.records.of(wanted.task):
             if is_own(r, self.measure.hardware, self.evict):
-                found.learn(tuple(r.config.items()), r.seconds, r.error)
+                found.learn(tuple(r.config.items()), r.seconds, r.error, r.sure)
         for r in self.records.in_networks(wanted.task):
             if is_own(r, self.measure.hardware, self.evict):
                 found.learn_inside(r)
@@ -268,17 +269,11 @@ class Tuner:
             hints = [(found, point) for found in known for point in found.hints]
             for n in range(0, len(hints), BATCH):
                 self._try(hints[n : n + BATCH])
-            self._default_again([t for t in new if t.disturbed] + self._dropped)
+            again = [t for t in new if t.disturbed] + self._dropped
+            self._measure_again([(t, t.default) for t in again if len(t.times.get(t.default, ())) == 1])
             self._settled = self._settled or not self._unknown()
             if self._over(self._reserve()) or not self.plan_again():
                 return
-
-    def _default_again(self, tasks: Sequence[TunedTask]) -> None:
-        """Those that were measured once; not counted as trials."""
-        for found in tasks:
-            if len(found.times.get(found.default, ())) == 1 and not self._over(self._reserve()):
-                for _ in self._measure([(found, found.default)], alone=True):
-                    self._tell(f"{found.task.name}: {_micro(found.after)}, measured again")
 
     def plan_again(self) -> bool:
         """By all that is known now; whether another plan than before came out."""
@@ -522,6 +517,18 @@ class Tuner:
             self._tell(f"{found.task.name}: {_micro(found.after)}{was}, network {whole}")
             if self._over(self._reserve()) and not self.measure.ready:
                 return
+        tried = dict.fromkeys(found for found, _ in wanted)
+        for _ in range(CONFIRMED - 1):  # else the search goes on from it, and others are measured briefly
+            self._measure_again([(t, point) for t in tried for point in t.doubtful])
+
+    def _measure_again(self, wanted: Sequence[tuple[TunedTask, Point]]) -> None:
+        """While there is time; not counted as trials."""
+        if not wanted or self._over(self._reserve()):
+            return
+        for found in self._measure(wanted, alone=True):
+            self._tell(f"{found.task.name}: {_micro(found.after)}, measured again")
+            if self._over(self._reserve()) and not self.measure.ready:
+                return
 
     def _measure(
         self,
@@ -554,7 +561,7 @@ class Tuner:
         self.records.add(record)
         self.spent.building += result.building
         self.spent.running += result.running
-        found.learn(point, record.seconds, record.error)
+        found.learn(point, record.seconds, record.error, record.sure)
         if point == found.default:
             found.disturbed = result.noisy and result.spread * result.seconds > CLOCK_NOISE
         if self.confirming is not None:

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 from ..compiler.kernel_task import Config, KernelTask
 from .hardware import Hardware
-from .records import PLAN, Record, Records, confirmed, made_by
+from .record import PLAN, Record, made_by
+from .records import Records
+from .verdict import confirmed
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from .clock import at_usual_pace
 from .device import Answer, Device, Request, measure_on_worker, this_device
 from .isolate import TIME_LIMIT, Candidate, Spans
 from .measure import SECONDS, Measurement
-from .records import made_by
+from .record import made_by
 
 RESOURCE = "device"
 LOOPBACK = "127.0.0.1"

@@ -11,7 +11,7 @@ from burnish.op_tuner.course import SURE
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
-from burnish.op_tuner.records import plain
+from burnish.op_tuner.record import plain
 
 from ..conftest import require_module
 from .scripts import script

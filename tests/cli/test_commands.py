@@ -22,7 +22,8 @@ from burnish.commands.compare import compare
 from burnish.commands.peers import OnnxRuntime
 from burnish.commands.peers.base import least_tolerance
 from burnish.op_tuner.costs import MeasuredCosts
-from burnish.op_tuner.records import PLAN, read
+from burnish.op_tuner.record import PLAN
+from burnish.op_tuner.records import read
 from onnx import TensorProto, helper, save
 
 from ..compiled import quantised

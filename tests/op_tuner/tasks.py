@@ -15,7 +15,8 @@ from burnish.compiler.ops.base import Op
 from burnish.compiler.ops.fused import expression
 from burnish.compiler.target import host
 from burnish.compiler.templates.registry import algorithms
-from burnish.op_tuner.records import Record, this_hardware
+from burnish.op_tuner.record import Record
+from burnish.op_tuner.records import this_hardware
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from burnish.op_tuner.choosing import SHARE, Choosing
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
-from burnish.op_tuner.records import Records, plain
+from burnish.op_tuner.record import plain
+from burnish.op_tuner.records import Records
 from burnish.op_tuner.search import Random
 from burnish.op_tuner.space import Space
 from burnish.op_tuner.tuned_task import Wanted

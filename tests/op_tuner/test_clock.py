@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from burnish.op_tuner import clock
-from burnish.op_tuner.clock import at_usual_pace
+from burnish.op_tuner.clock import at_usual_pace, usual_pace
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.measure import Measurement
 from burnish.settings import cache_dir
@@ -30,6 +30,15 @@ def test_a_slower_clock_is_made_up_for():
     assert at_usual_pace(SLOWER, HERE) == replace(SLOWER, seconds=pytest.approx(2e-3))
     other = replace(HERE, cpu="another")
     assert at_usual_pace(SLOWER, other).seconds == 2.5e-3, "each machine has its own"
+
+
+def test_the_usual_clock_is_the_first():
+    assert usual_pace(HERE) == 0.0
+    at_usual_pace(FIRST, HERE)
+    at_usual_pace(SLOWER, HERE)
+    assert usual_pace(HERE) == FIRST.pace and usual_pace(replace(HERE, cpu="another")) == 0.0
+    begin_again()
+    assert usual_pace(HERE) == FIRST.pace
 
 
 def test_other_processes_give_times_at_the_same_clock():

@@ -19,10 +19,12 @@ from burnish.op_tuner.costs import MeasuredCosts, record_of
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
-from burnish.op_tuner.records import Records, best_per_task, confirmed, plain, read
+from burnish.op_tuner.record import plain
+from burnish.op_tuner.records import Records, best_per_task, read
 from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 from burnish.op_tuner.turns import LEAST_ROUNDS, MOST_ROUNDS, Loaded, Turns, _order, take_turns
+from burnish.op_tuner.verdict import confirmed
 from burnish.op_tuner.whole_plans import plan_pair
 from burnish.runtime import capi
 from burnish.runtime.binding import StepTime, raise_code

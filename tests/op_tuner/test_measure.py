@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,18 @@ from burnish.compiler.target import get_target
 from burnish.errors import InputError
 from burnish.op_tuner import check
 from burnish.op_tuner import operands as operands_module
-from burnish.op_tuner.measure import PACE, Recorder, _Runner, build, measure, measurement_of, plan_of
+from burnish.op_tuner.measure import (
+    FEW_RUNS,
+    PACE,
+    Recorder,
+    _repeat,
+    _Runner,
+    build,
+    measure,
+    measurement_of,
+    plan_of,
+    run,
+)
 from burnish.op_tuner.operands import index_bounds, operands
 
 from .tasks import double, expr_task, op_task
@@ -59,6 +71,28 @@ def test_runs_count_as_at_one_clock_and_the_slowest_do_not_tell():
     assert runner.steady([3.0, 6.0]).tolist() == [3.0, 6.0]
     found = measurement_of([4.0, 3.0, 3.0, 9.0, 3.0], double().target, {})
     assert found.seconds == 3.0 and found.spread == pytest.approx(1 / 3)
+
+
+def test_what_is_clearly_slower_is_run_a_few_times():
+    def runs(beat):
+        return len(_repeat(lambda: 1e-3, 0.02, lambda: beat))
+
+    assert runs(0.5e-3) == FEW_RUNS and runs(0.9e-3) == runs(math.inf) > 15
+    runner = object.__new__(_Runner)
+    runner.chains = [2e-6]
+    now = runner.pace()
+    assert runner.slowed(2 * now) == 2.0, "half the usual clock: what takes twice as long is no slower"
+    runner.chains = []
+    assert runner.slowed(0.0) == runner.slowed(now) == 1.0, "neither is known"
+
+
+def test_the_clock_of_now_says_what_is_clearly_slower():
+    """Asked to beat a thousandth of what it takes, at a clock that is a million times as fast."""
+    slow, fast = ({"beat": 1e-9, "usual": pace} for pace in (0.0, 1e15))
+    made = build(double(1 << 18), Recorder(DefaultConfig()))
+    how = {"threads": 1, "seconds": 0.02}
+    few, many = (run(double(1 << 18), made, **how, **asked) for asked in (slow, fast))
+    assert few.error is many.error is None and few.runs == FEW_RUNS < many.runs
 
 
 def test_a_bigger_task_takes_longer():

@@ -20,7 +20,8 @@ from burnish.network_plans import NetworkPlans
 from burnish.network_turns import NetworkTurns
 from burnish.op_tuner.costs import record_of
 from burnish.op_tuner.measure import Measurement
-from burnish.op_tuner.records import PLAN, Records
+from burnish.op_tuner.record import PLAN
+from burnish.op_tuner.records import Records
 from burnish.op_tuner.space import Space
 from burnish.op_tuner.turns import LEAST_ROUNDS, Turns
 

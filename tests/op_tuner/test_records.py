@@ -18,14 +18,13 @@ from burnish.compiler.templates import naive
 from burnish.errors import InputError
 from burnish.op_tuner.costs import MeasuredCosts
 from burnish.op_tuner.hardware import Hardware, this_hardware
+from burnish.op_tuner.record import llvm_version, parse_record
 from burnish.op_tuner.records import (
     RecordedConfig,
     Records,
     append,
     best_per_task,
-    llvm_version,
     merge,
-    parse_record,
     read,
     vectors,
     vectors_of,
@@ -349,6 +348,17 @@ def test_the_best_is_the_fastest_of_what_was_confirmed():
     assert best_per_task([record(seconds=1.0), *often[:2]]) == [record(seconds=1.0)]
     failed = record(seconds=None, error="wrong")
     assert best_per_task([failed]) == []
+
+
+def test_few_runs_that_differ_decide_nothing_where_others_do_not():
+    """A moment in which the machine stood still makes any time of three runs."""
+    odd = record(seconds=1.0, spread=0.6, runs=3)
+    sure = record(seconds=3.0, spread=0.6, runs=400)
+    slow = record(seconds=2.0, config={"lanes": 2})
+    assert not odd.sure and sure.sure and slow.sure
+    assert best_per_task([odd, slow]) == [slow] and best_per_task([odd]) == [odd]
+    assert best_per_task([odd, odd, sure, slow]) == [slow], "its own time is the sure one"
+    assert best_per_task([odd, replace(sure, seconds=1.5), slow])[0].seconds == 1.5
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.reduction import Softmax
 from burnish.compiler.templates import direct, registry
 from burnish.compiler.templates.registry import template
-from burnish.op_tuner.records import plain
+from burnish.op_tuner.record import plain
 from burnish.op_tuner.space import Space
 
 from .tasks import double, op_task

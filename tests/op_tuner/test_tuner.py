@@ -15,9 +15,11 @@ from burnish.op_tuner.expected_gain import GAIN
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
-from burnish.op_tuner.records import Records, plain
+from burnish.op_tuner.record import plain
+from burnish.op_tuner.records import Records
 from burnish.op_tuner.tuned_task import HOPELESS, Wanted
-from burnish.op_tuner.tuner import CONFIRMED, STRATEGIES, Tuner
+from burnish.op_tuner.tuner import BATCH, STRATEGIES, Tuner
+from burnish.op_tuner.verdict import CONFIRMED
 
 from ..conftest import require_module
 from .tasks import double, op_task
@@ -102,6 +104,43 @@ def test_configs_that_win_are_measured_again(tasks, records):
     assert min(state.times[lucky]) == 0.5e-3 and len(state.times[lucky]) > 1
     assert dict(state.best) == {"x": 5, "y": 3}
     assert len(state.times[state.best]) == CONFIRMED == len(state.times[state.default])
+
+
+def test_what_few_runs_that_differ_say_is_asked_again_at_once(tasks, records):
+    """And neither the search nor what others are measured beside goes by it."""
+    beats = []
+
+    class Disturbed(Measurer):
+        def __call__(self, candidates, alone=False):
+            beats.extend(c.beat for c in candidates)
+            return super().__call__(candidates, alone)
+
+        def measure(self, task, cfg):
+            odd = Questions().params(task, cfg) in self.lucky
+            result = super().measure(task, cfg)
+            return replace(result, spread=0.6, runs=3) if odd else result
+
+    measure = Disturbed(lucky={(8, 7): 0.5})
+    found = tuner(tasks[:1], records, measure)
+    found.run(trials=57)
+    (state,) = found.tasks
+    odd = (("x", 8), ("y", 7))
+    first, second = [n for n, (_, point) in enumerate(measure.seen) if point == (8, 7)]
+    assert second - first <= BATCH and state.times[odd] == [8e-3] and not state.unsure
+    assert min(beats) >= 1e-3 and min(state.course) == 1e-3
+    assert dict(state.best) == {"x": 5, "y": 3} and found.measured == 57
+
+
+def test_a_machine_that_is_never_sure(tasks, records):
+    class Disturbed(Measurer):
+        def measure(self, task, cfg):
+            return replace(super().measure(task, cfg), spread=0.6, runs=3)
+
+    found = tuner(tasks[:1], records, Disturbed())
+    found.run(trials=57)
+    (state,) = found.tasks
+    assert dict(state.best) == {"x": 5, "y": 3} and len(state.unsure) == len(state.times)
+    assert max(map(len, state.times.values())) == CONFIRMED and found.measured == 57
 
 
 def test_the_result_is_never_worse_than_the_default(tasks, records, monkeypatch):
