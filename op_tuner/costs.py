@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..compiler.code_version import compiler_version
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout, TensorType
 from ..compiler.kernel_task import Config, KernelTask
@@ -26,7 +25,7 @@ from ..errors import InputError
 from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local
 from .measure import Measurement
-from .record import NOISY, Record, llvm_version, made_by
+from .record import NOISY, Record, llvm_version, made_by, version
 from .records import Records
 from .space import Point, Space
 from .verdict import config_records, confirmed, fastest, sound
@@ -215,7 +214,7 @@ def record_of(
         runs=result.runs,
         error=result.error,
         detail=result.detail,
-        burnish=compiler_version()[:16],
+        burnish=version(),
         llvm=llvm_version(),
     )
 

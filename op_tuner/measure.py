@@ -1,15 +1,17 @@
 """How long a kernel takes, as a module of one node that the runtime runs: its threads, scratch and gangs.
 
-    touch    workers read `evict` bytes of other memory, then the inputs; on a GPU copies do
+    touch    workers read `evict` bytes of other memory, then what lies in a network's arena, the inputs
+             last; on a GPU copies read other memory and the inputs
     steps    of the kernel; only these are counted
     pace     a chain of multiply-adds, each of which waits for the one before: the core's clock. Twice, since
              the first one finds cold caches, the colder the more a candidate touches; the second one counts
 
-So caches hold what they do in a network: of the weights as much as the other kernels leave, and what the one
-before would have written. The outputs are checked. A GPU tells of no pace; it works before it is timed, since
-its clocks rest while a candidate is built. CUDA runs the steps of short kernels several times over between
-two events, which take as long as a small kernel; in place of copies before them, each run then reads its
-weights from another place.
+So caches hold what they do in a network: of the weights as much as the other kernels leave, what the one
+before would have written, and the places of outputs and temporaries, which kernels before had for theirs.
+(`METHOD` in `record` counts ways of measuring, whose times do not compare.) The outputs are checked. A GPU
+tells of no pace; it works before it is timed, since its clocks rest while a candidate is built. CUDA runs the
+steps of short kernels several times over between two events, which take as long as a small kernel; in place
+of copies before them, each run then reads its weights from another place.
 """
 
 from __future__ import annotations
@@ -500,9 +502,10 @@ def _copies(args: Sequence[BufferRef], arena: _Space, evict: int) -> list[Step]:
 
 
 def _touching(args: Sequence[BufferRef], arena: _Space, threads: int, evict: int) -> list[Step]:
-    touched = [a for a in args if a.space == "in" and a.nbytes >= _ROW] if evict else []
     size = max(evict, 4 * threads * _ROW)
-    return [_touch(ref, arena) for ref in (BufferRef.arena(arena.take(size), size), *touched)]
+    other = BufferRef.arena(arena.take(size), size)
+    near = [a for space in ("arena", "out", "in") for a in args if a.space == space and a.nbytes >= _ROW]
+    return [_touch(ref, arena) for ref in (other, *(near if evict else ()))]
 
 
 def _touch(ref: BufferRef, arena: _Space) -> KernelCall:

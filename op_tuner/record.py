@@ -2,7 +2,7 @@
 
     {"format": 2, "task": DIGEST, "key": TEXT, "algorithm": …, "target": …, "threads": 2, "hardware": {…},
      "config": {KNOB: VALUE}, "evict": 0, "seconds": 1e-4, "spread": 0.01, "runs": 40, "error": null,
-     "detail": "", "burnish": CODE VERSION, "llvm": "22.1.2"}
+     "detail": "", "burnish": VERSION, "llvm": "22.1.2"}
 
 Times of kernels inside of a network's module have two fields more: `network`, a digest of what it runs, and
 `against`, the default config's seconds there in the same turns. Only these two are compared, never with times
@@ -27,6 +27,9 @@ from ..errors import InputError
 from .hardware import Hardware
 
 FORMAT = 2
+METHOD = (
+    2  # of measuring: since 2 the memory for outputs and temporaries is in caches, as a network's arena is
+)
 PLAN = "plan"  # what records of whole plans have for an algorithm (`whole_plans`)
 NOISY = 0.15  # spread from which on the machine did other things, too
 UNSURE = 0.1  # doubt from which on a measurement says little
@@ -51,7 +54,7 @@ class Record:
     runs: int
     error: str | None
     detail: str  # of the error
-    burnish: str  # version of the compiler that made the code
+    burnish: str  # see `version`
     llvm: str
     network: str = ""  # digest of the network inside which it was measured; "" for a kernel alone
     against: float | None = None  # seconds of the default config there; `spread` is that of the ratio
@@ -176,9 +179,14 @@ def _check_answer(knob: str, answer: Any) -> None:
         raise TypeError(f"the answer to {knob} is {answer!r:.40}")
 
 
+def version() -> str:
+    """Of the compiler that made the code, and of how it was measured."""
+    return hashlib.sha256(f"{compiler_version()} {METHOD}".encode()).hexdigest()[:16]
+
+
 def made_by() -> str:
     """As `Record.made_by` of a record made now."""
-    return f"{compiler_version()[:16]} {llvm_version()}"
+    return f"{version()} {llvm_version()}"
 
 
 def llvm_version() -> str:

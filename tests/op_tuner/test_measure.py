@@ -18,7 +18,7 @@ from burnish.compiler.ops.indexing import Gather
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.ops.reduction import Reduce
 from burnish.compiler.ops.sorting import TopK
-from burnish.compiler.target import get_target
+from burnish.compiler.target import get_target, host
 from burnish.errors import InputError
 from burnish.op_tuner import check
 from burnish.op_tuner import operands as operands_module
@@ -36,6 +36,7 @@ from burnish.op_tuner.measure import (
 )
 from burnish.op_tuner.operands import index_bounds, operands
 
+from ..compiled.test_conv_algorithms import Case, items_of
 from .tasks import double, expr_task, op_task
 
 QUICK = {"threads": 2, "seconds": 0.001}
@@ -61,6 +62,24 @@ def test_the_clock_is_told_by_a_chain_that_is_in_the_caches():
     )
     own, first, last = plan.steps[-3:]
     assert own.node and first == last and last.kernel == PACE and not last.node
+
+
+def test_what_a_network_would_leave_in_caches_is_read_before_a_run_the_inputs_last():
+    case = Case(16, 32, (14, 14), pads=(1, 1, 1, 1))
+    conv = items_of(case, host(), "winograd2")[0].task
+    made = build(conv, Recorder(DefaultConfig()))
+    assert made.kernel.temps, "what is transformed"
+
+    def read(evict):
+        plan = plan_of(conv.target, made, operands(conv), threads=1, evict=evict)
+        return [(s.args[0].space, s.args[0].nbytes) for s in plan.steps if s.kernel == "burnish_touch"]
+
+    other, *near = read(1 << 20)
+    spaces = [space for space, _ in near]
+    temps = list(made.kernel.temps)
+    assert other == ("arena", 1 << 20) and list(dict.fromkeys(spaces)) == ["arena", "out", "in"]
+    assert [size for _, size in near[: len(temps)]] == temps
+    assert len(read(0)) == 1
 
 
 def test_runs_count_as_at_one_clock_and_the_slowest_do_not_tell():

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from burnish.compiler.code_version import compiler_version
 from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.target import get_target
 from burnish.compiler.templates import naive
 from burnish.errors import InputError
 from burnish.op_tuner.costs import MeasuredCosts
 from burnish.op_tuner.hardware import Hardware, this_hardware
-from burnish.op_tuner.record import llvm_version, parse_record
+from burnish.op_tuner.record import llvm_version, parse_record, version
 from burnish.op_tuner.records import (
     RecordedConfig,
     Records,
@@ -35,7 +34,7 @@ from .tasks import double, record
 
 OTHER = Hardware("Other CPU", "znver1", ("avx2",), 8, 32768, 524288, 16 << 20)
 SIBLING = replace(this_hardware(), cores=999)
-OWN = {"burnish": compiler_version()[:16], "llvm": llvm_version()}  # of records made with this compiler
+OWN = {"burnish": version(), "llvm": llvm_version()}  # of records made with this compiler
 
 
 def test_a_line_reads_back():
