@@ -31,8 +31,9 @@ from .graph_passes.make_tasks import kernel_tasks, task_of
 from .graph_passes.multiply_bytes import multiply_bytes
 from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
 from .graph_passes.predict_gpu import predicted_cost
-from .graph_passes.setup import split_setup
+from .graph_passes.setup import WEIGHTS, split_setup
 from .graph_passes.simplify import share, simplify
+from .graph_passes.tabulate import tabulate
 from .graph_passes.task_cost import TaskCost, plan_choices, price_graph
 from .graph_passes.transposed import convolve_transposed
 from .graph_passes.widen import widen
@@ -83,8 +84,9 @@ def compile(
     measure  let the plan's costs be measured here, and kept in `records` (default: the user's own)
     pick_config  the config of every kernel (default: as `records` say, else those that ship with Burnish,
              else the templates' own rules)
-    weights  "packed": stored as kernels stream them, up to 7 times the model's; "compact": where that is
-             larger, stored as in the model and transformed when the module is opened
+    weights  "packed": stored as kernels stream them, up to 7 times the model's, and products with an
+             embedding as tables; "compact": where that is larger, stored as in the model and transformed when
+             the module is opened
     memory_limit  bytes that weights in use, arena and scratch memory of all `threads` may take together
     precision what factors of products may be rounded to on a GPU with tensor cores: "tf32", "f16" or "bf16"
     log      is told of every step; by default it follows BURNISH_DEBUG
@@ -103,7 +105,7 @@ def compile(
     costs = predict
     if known:
         costs = partial(price, measure=measure, records=known, progress=progress, cache=cache)
-    graph = optimise(graph, machine, workers, log, stop_after="fuse")
+    graph = optimise(graph, machine, workers, log, "fuse", options, weights=weights)
     evict = evicting_bytes(graph, machine)
     graph = log.step("assign_layouts", partial(lay_out, graph, machine, workers, options, costs))
     graph, setup = split_setup(graph, weights)
@@ -181,15 +183,20 @@ def predict(graph: Graph, target: Target, threads: int, options: PlanOptions) ->
 
 
 def passes(
-    target: Target, threads: int, options: PlanOptions = DEFAULT_PLAN, costs: Costs = predict
+    target: Target,
+    threads: int,
+    options: PlanOptions = DEFAULT_PLAN,
+    costs: Costs = predict,
+    weights: str = WEIGHTS[0],
 ) -> dict[str, Callable[[Graph], Graph]]:
     """The passes over the graph by name, in order."""
-
+    may_grow = weights == WEIGHTS[0] and options.memory_limit is None
     return {
         "multiply_bytes": lambda graph: multiply_bytes(graph, target),
         "fold": lambda graph: fold(share(graph)),  # what is computed of one constant again and again, once
         "simplify": simplify,
         "convolve_transposed": convolve_transposed,
+        **({"tabulate": tabulate} if may_grow else {}),
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "limit_operands": lambda graph: limit_operands(graph, target),
         "widen": widen,
@@ -211,10 +218,11 @@ def optimise(
     stop_after: str | None = None,
     options: PlanOptions = DEFAULT_PLAN,
     costs: Costs = predict,
+    weights: str = WEIGHTS[0],
 ) -> Graph:
     """The graph after all passes, or after the one named `stop_after`."""
     log = log or Log()
-    for name, run in passes(target, threads, options, costs).items():
+    for name, run in passes(target, threads, options, costs, weights).items():
         graph = log.step(name, partial(run, graph))
         if name == stop_after:
             break

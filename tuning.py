@@ -145,9 +145,9 @@ def tune(
     here = workers is None and not simulates(machine)
     with closing(Process()) if here else nullcontext() as process:  # before there is much in memory
         graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
-        graph = optimise(graph, machine, count, stop_after="fuse")
-        known = Records(None if records is None else file_path(records))
         options = plan_options(machine, plan, accuracy, memory_limit, precision)
+        graph = optimise(graph, machine, count, stop_after="fuse", options=options)
+        known = Records(None if records is None else file_path(records))
         learning = (strategy, objective) == ("annealing", "rank")
         prior, about = shipped(machine) if learning else (None, "")
         with _measurer(machine, workers, process, count, evicting_bytes(graph, machine)) as measure:

@@ -75,8 +75,8 @@ def command(
     workers = workers_of(machine, threads)
     source = find_source(model, dims, only_model=True, values=values)
     graph = import_onnx(source.model, shapes=shapes, dims=dims)
-    graph = optimise(graph, machine, workers, stop_after="fuse")
     options = plan_options(machine, plan, accuracy, memory_limit, precision)
+    graph = optimise(graph, machine, workers, stop_after="fuse", options=options)
     known = {"measure": measure, "records": records and records_path(records, measure)}
     with show_progress() as progress:
         cost = price(graph, machine, workers, options, **known, progress=progress)

@@ -40,7 +40,7 @@ def torch_module(model: onnx.ModelProto, half: bool = False) -> Any:
     torch here. Indices must not be negative.
     """
     plain = get_target("cortex-a72")  # without products of bytes, for which torch has no function
-    graph = optimise(import_onnx(model), plain, 1, stop_after="fold_again")
+    graph = optimise(import_onnx(model), plain, 1, stop_after="fold_again", weights="compact")
     module = _Writer(graph, half).write()
     return module.half() if half else module
 
