@@ -82,12 +82,12 @@ def multiply_table(r: Rewriter, node: Node) -> str | None:
 @rule("gather(c, i) + row => gather(c + row, i)", Binary)
 def change_table(r: Rewriter, node: Node) -> str | None:
     for place in (0, 1):
-        rows, row = _rows(r, node.inputs[place]), r.const(node.inputs[1 - place])
-        same = r.type_of(str(node.inputs[place])).dims == r.type_of(node.outputs[0]).dims
-        if rows is None or row is None or not same or row.ndim > 2 or row.size != (*row.shape, 1)[row.ndim - 1]:
+        value, other = map(str, node.inputs[:: 1 - 2 * place])
+        rows, row = _rows(r, value), r.const(other)
+        if rows is None or row is None or row.ndim > 2 or row.shape[:-1] not in ((), (1,)):
             continue
-        operands = (rows.table, str(node.inputs[1 - place]))
-        return _of_table(r, node, rows, *operands[:: 1 - 2 * place])
+        if r.type_of(value).dims == r.type_of(node.outputs[0]).dims:
+            return _of_table(r, node, rows, *(rows.table, other)[:: 1 - 2 * place])
     return None
 
 
