@@ -196,7 +196,7 @@ def passes(
         "fold": lambda graph: fold(share(graph)),  # what is computed of one constant again and again, once
         "simplify": simplify,
         "convolve_transposed": convolve_transposed,
-        **({"tabulate": tabulate} if may_grow else {}),
+        "tabulate": lambda graph: tabulate(graph) if may_grow else graph,
         "fold_again": fold,  # simplification moves arithmetic onto weights
         "limit_operands": lambda graph: limit_operands(graph, target),
         "widen": widen,

@@ -43,7 +43,7 @@ from ..runtime.build import DeviceCode
 from ..runtime.nvcc import fatbin, find_nvcc
 from .operands import Operands, operands
 from .own_cores import OwnCores
-from .record import NOISY, is_sure, plain
+from .record import NOISY, plain
 
 T = TypeVar("T")
 SECONDS = 0.05  # of a kernel's own time that a measurement takes, about
@@ -103,11 +103,6 @@ class Measurement:
     def noisy(self) -> bool:
         """The machine did other things meanwhile: take it with care."""
         return self.error is None and self.spread > NOISY
-
-    @property
-    def sure(self) -> bool:
-        """See `is_sure`."""
-        return is_sure(self.spread, self.runs)
 
     @staticmethod
     def failed(error: str, detail: str, config: Mapping[str, object] | None = None) -> Measurement:

@@ -79,23 +79,13 @@ class Record:
 
     @property
     def doubt(self) -> float:
-        """See `doubt`."""
-        return doubt(self.spread, self.runs)
+        """By what share, about, chance may have moved the median of the runs."""
+        return 2 * self.spread / max(1, self.runs) ** 0.5
 
     @property
     def sure(self) -> bool:
-        """See `is_sure`."""
-        return is_sure(self.spread, self.runs)
-
-
-def doubt(spread: float, runs: int) -> float:
-    """By what share, about, chance may have moved the median of so many runs."""
-    return 2 * spread / max(1, runs) ** 0.5
-
-
-def is_sure(spread: float, runs: int) -> bool:
-    """Whether a measurement says what a config takes: few runs that differ may each have been anything."""
-    return doubt(spread, runs) <= UNSURE
+        """Whether it says what a config takes: few runs that differ may each have been anything."""
+        return self.doubt <= UNSURE
 
 
 def plain(value: Any) -> object:

@@ -123,7 +123,7 @@ class TunedTask:
     @property
     def doubtful(self) -> list[Point]:
         """What seems to be faster than that, but nothing is sure of, and may be asked again."""
-        asked = [p for p in self.unsure - self.wrong if len(self.times[p]) < CONFIRMED]
+        asked = [p for p in self.unsure - self.failed if len(self.times[p]) < CONFIRMED]
         return [p for p in asked if self.time(p) <= self.time(self.fastest)]
 
     @property
@@ -156,7 +156,7 @@ class TunedTask:
             self.excused = True
             return
         new = point not in self.times and point not in self.failed
-        settles = sure and point in self.unsure
+        settles = seconds is not None and sure and point in self.unsure
         if seconds is None:
             self.failed.add(point)
             if error in WRONG:

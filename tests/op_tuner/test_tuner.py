@@ -131,6 +131,24 @@ def test_what_few_runs_that_differ_say_is_asked_again_at_once(tasks, records):
     assert dict(state.best) == {"x": 5, "y": 3} and found.measured == 57
 
 
+def test_what_fails_when_it_is_asked_again_is_not_asked_for_ever(tasks, records):
+    class Disturbed(Measurer):
+        def measure(self, task, cfg):
+            odd = Questions().params(task, cfg) in self.lucky
+            again = (task.name, Questions().params(task, cfg)) in self.seen
+            result = super().measure(task, cfg)
+            if odd:
+                return replace(result, spread=0.6, runs=3)
+            return Measurement.failed("timeout", "", dict(result.config)) if again else result
+
+    measure = Disturbed(lucky={(8, 7): 0.5})
+    found = tuner(tasks[:1], records, measure)
+    found.run(trials=57)
+    (state,) = found.tasks
+    assert measure.seen.count(("double", (8, 7))) == 2 and min(state.course) == 1e-3
+    assert state.unsure == {(("x", 8), ("y", 7))} and dict(state.best) == {"x": 5, "y": 3}
+
+
 def test_a_machine_that_is_never_sure(tasks, records):
     class Disturbed(Measurer):
         def measure(self, task, cfg):
