@@ -81,13 +81,12 @@ def multiply_table(r: Rewriter, node: Node) -> str | None:
 
 @rule("gather(c, i) + row => gather(c + row, i)", Binary)
 def change_table(r: Rewriter, node: Node) -> str | None:
-    for place in (0, 1):
-        value, other = map(str, node.inputs[:: 1 - 2 * place])
+    for value, other in (node.inputs, node.inputs[::-1]):
         rows, row = _rows(r, value), r.const(other)
-        if rows is None or row is None or row.ndim > 2 or row.shape[:-1] not in ((), (1,)):
+        if rows is None or row is None or row.shape[:-1] not in ((), (1,)):
             continue
         if r.type_of(value).dims == r.type_of(node.outputs[0]).dims:
-            return _of_table(r, node, rows, *(rows.table, other)[:: 1 - 2 * place])
+            return _of_table(r, node, rows, *(rows.table if name == value else name for name in node.inputs))
     return None
 
 

@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -27,9 +27,7 @@ from ..errors import InputError
 from .hardware import Hardware
 
 FORMAT = 2
-METHOD = (
-    2  # of measuring: since 2 the memory for outputs and temporaries is in caches, as a network's arena is
-)
+METHOD = 2  # of measuring: since 2 caches hold the places of outputs and temporaries, as in a network
 PLAN = "plan"  # what records of whole plans have for an algorithm (`whole_plans`)
 NOISY = 0.15  # spread from which on the machine did other things, too
 UNSURE = 0.1  # doubt from which on a measurement says little
@@ -169,6 +167,7 @@ def _check_answer(knob: str, answer: Any) -> None:
         raise TypeError(f"the answer to {knob} is {answer!r:.40}")
 
 
+@cache
 def version() -> str:
     """Of the compiler that made the code, and of how it was measured."""
     return hashlib.sha256(f"{compiler_version()} {METHOD}".encode()).hexdigest()[:16]
