@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import permutations
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ..ir.loops import Body, loop
@@ -75,13 +76,15 @@ def cache_blocks(
     extents: Mapping[str, int],
     loops: Sequence[str],
     allowed: Callable[[Mapping[str, int]], bool] = lambda cuts: True,
+    usual: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """Loop → iterations of a block, for loops that are cut; by default none. Blocks divide their loop."""
+    """Loop → iterations of a block, for loops that are cut; by default the `usual` ones. Blocks divide their
+    loop."""
     cuts: dict[str, int] = {}
     for lp in loops:
         n = extents[lp]
         sizes = [d for d in divisors(n) if allowed({**cuts, lp: d})] if n >= LEAST_BLOCKED else ()
-        size = choose(cfg, f"{knob}_{lp}", sizes, n)
+        size = choose(cfg, f"{knob}_{lp}", sizes, usual.get(lp, n))
         if size < n:
             cuts[lp] = size
     return cuts

@@ -46,6 +46,8 @@ TASKS_PER_THREAD = 8
 SMALLEST_TASK = 2048  # elements
 WIDEST = 64  # lanes
 UNROLLS = (1, 2, 4, 8)  # vectors in flight
+AT_ONCE = range(4, 9)  # lines that are read from anywhere in the memory
+MOST_AT_ONCE = 128  # where no part is one of these
 
 
 @dataclass(frozen=True)
@@ -108,11 +110,28 @@ def _line_loops(st: Stage, plan: Plan, name: str, task: KernelTask, cfg: Config)
     pieces = min(blocks, -(-wanted // lines))
     piece = choose(cfg, f"piece{name}", divisors(blocks), -(-blocks // max(pieces, 1)))
     pieces = -(-blocks // piece)
-    cuts = cache_blocks(cfg, f"block{name}", outer, tuple(outer))
+    at_once = _lines_at_once(st, task)
+    cuts = cache_blocks(cfg, f"block{name}", outer, tuple(outer), usual=at_once)
     within = (
         {f"{last.name}_t": pieces, f"{last.name}_s_o": piece} if pieces > 1 else {f"{last.name}_o": blocks}
     )
-    return _ordered(st, {**outer, **within}, cuts, piece if pieces > 1 else 0, name, task, cfg)
+    loops = {**outer, **within}
+    loops |= {a: loops.pop(a) for a in at_once}  # innermost
+    return _ordered(st, loops, cuts, piece if pieces > 1 else 0, name, task, cfg)
+
+
+def _lines_at_once(st: Stage, task: KernelTask) -> dict[str, int]:
+    """Of the axis, if there is one, of lines that an index chooses of more than the second-level cache holds,
+    so that each is waited for."""
+    large = {tensor for tensor, type in _expression(task).params if type.nbytes > task.target.l2}
+    for load in s.loads(st.body):
+        by = {name for e in load.index for inner in s.loads(e) for name in s.variables(inner)}
+        lines = [a for a in st.axes[:-1] if a.name in by]
+        if load.tensor in large and lines and st.axes[-1].name not in by:
+            axis, n = lines[-1].name, lines[-1].extent
+            few = [d for d in divisors(n) if d in AT_ONCE]
+            return {axis: few[-1]} if few else {axis: n} if n <= MOST_AT_ONCE else {}
+    return {}
 
 
 def _ordered(

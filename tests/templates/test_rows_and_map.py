@@ -17,6 +17,7 @@ from burnish.compiler.ops.base import Decomposer, Op
 from burnish.compiler.ops.conv import Conv
 from burnish.compiler.ops.elementwise import Unary
 from burnish.compiler.ops.fused import expression
+from burnish.compiler.ops.indexing import Gather
 from burnish.compiler.ops.movement import Concat, Identity, Pad, Transpose
 from burnish.compiler.ops.normalization import GroupNormalization, LayerNormalization
 from burnish.compiler.ops.pool import GlobalAveragePool
@@ -84,6 +85,32 @@ def test_concatenation_selects_only_where_inputs_meet(axis: int, mixed: int) -> 
     stores = [st for st in L.walk(program.body) if isinstance(st, L.Store)]
     selecting = [st for st in stores if any(isinstance(e, s.Select) for e in s.walk(st.value))]
     assert len(selecting) == mixed
+
+
+@pytest.mark.parametrize(
+    "table, indices, innermost",
+    [
+        ("f32[10000,2600]", "i64[35,1]", 7),  # a part of the lines
+        ("f32[3000,768]", "i64[127]", 127),  # all
+        ("f32[3000,768]", "i64[131]", 12),  # too many: one line after another
+        ("f32[100,768]", "i64[128]", 12),  # lines that a cache holds
+    ],
+)
+def test_lines_from_anywhere_are_read_side_by_side(table: str, indices: str, innermost: int) -> None:
+    program = lower(task_of(Gather(0), "map", table, indices), DefaultConfig())
+    serial = [st for st in L.walk(program.body) if isinstance(st, L.For) and st.kind == "serial"]
+    assert serial[-1].extent == innermost
+
+
+@pytest.mark.parametrize("rows", [1, 3, 35, 127, 131])
+def test_lines_side_by_side_are_those_of_the_index(rows: int) -> None:
+    rng = np.random.default_rng(1)
+    table, indices = rng.standard_normal((3000, 200)).astype(np.float32), rng.integers(-3000, 3000, rows)
+    program = lower(task_of(Gather(0), "map", "f32[3000,200]", f"i64[{rows}]"), DefaultConfig())
+    index, result = program.params[1:]
+    arrays = [table, indices.reshape(index.shape), np.zeros(result.shape, np.float32)]
+    got = loops_interpreter.interpret(program, arrays)[-1]
+    np.testing.assert_array_equal(got.reshape(rows, 200), table[indices])
 
 
 @pytest.mark.parametrize("stride", [1, 2])
