@@ -46,9 +46,10 @@ from .register_tiles import most_rows
 NAME = "strassen"
 LEAST_ROWS = 40  # fewer wait for their weights, which are seven quarters of what they were
 LEAST_TASK = 16  # pixels
-MOST_TERMS = 2048  # errors grow with the root of their number
+MOST_TERMS = 1536  # errors grow with the root of their number
 N, TH, PB, TO, KB, KT, KI, P = (Var(n) for n in ("n", "th", "pb", "to", "kb", "kt", "ki", "p"))
 SUMS = 4  # of the data
+WIDE = 16  # lanes of targets that have 32 registers
 LOAD = 0.1  # cost of a load beside that of a multiply-add
 SHORT = 128  # terms, up to which half of the registers are as fast, and more read in turns
 LATENCY = 12  # sums in registers that hide it
@@ -88,7 +89,7 @@ def vectors_of(g: Geometry, lanes: int) -> int:
     """Vectors of columns in a panel: little of the last one of a half is empty, registers are full, and two
     threads have as many panels each."""
     columns, half = -(-g.out_channels // (2 * lanes)), -(-g.pixels // 2)
-    registers = 28 if lanes >= 16 else 12  # for sums
+    registers = 28 if lanes >= WIDE else 12  # for sums
 
     def cost(vectors: int) -> float:
         rows = -(-half // -(-half * vectors // registers))
@@ -150,14 +151,15 @@ def work(op: FusedOp, lanes: int) -> Work:
     share = len(FACTORS) / 8
     return Work(
         products=share * pixels * g.channels * columns,
-        rate=PRODUCT_RATE,
+        rate=PRODUCT_RATE if lanes >= WIDE else NARROW_RATE,
         streamed=2 * share * 4 * g.channels * columns,
         other=pixels * (g.channels * SUM + columns * TURN),
     )
 
 
-ERROR = 4.5e-6  # about twice that of a plain sum of as many terms
-PRODUCT_RATE = 0.88  # of the FMA peak
+ERROR = 4.8e-6  # about twice that of a plain sum of as many terms; that of 2,048 is 5.1e-6 now and then
+PRODUCT_RATE, NARROW_RATE = 0.88, 0.75  # of the FMA peak; the second with a tile of twelve sums, which asks
+# the second cache for four times the weights a cycle, of seven quarters as many
 SUM, TURN = 6.0, 6.0  # multiply-adds of a lane for each element of the data, and of the result
 ALGORITHMS = (Algorithm(NAME, fits, layouts, weights, work, ERROR, feature="fma"),)
 
