@@ -120,7 +120,7 @@ class NetworkPlans:
                 *(tuple(targets.get(digest, ())), expected.get(digest, math.inf)),
             )
             for digest, task in found.items()
-            if task.algorithm != "loops"  # a loop program as it is: nothing to choose
+            if task.asks
         ]
 
     def _loses(self, pair: PlanPair) -> bool:

@@ -164,7 +164,7 @@ class _Modules:
         tasks = kernel_tasks(self.graphs[now], target, threads)
 
         def pick(task: KernelTask) -> Config:
-            if task.program is not None:
+            if not task.asks:
                 return DefaultConfig()
             return Space.config(points.get(task.digest) or Space(task).default())
 

@@ -26,12 +26,12 @@ from .op_tuner.forecast import Forecast
 from .op_tuner.hardware import hardware_of
 from .op_tuner.measure import require_runnable
 from .op_tuner.pretrained import shipped
-from .op_tuner.records import Records
+from .op_tuner.records import Records, append
 from .op_tuner.simulated import ARCHITECTURES, Simulated
 from .op_tuner.tuned_task import TunedTask
 from .op_tuner.tuner import TIME_LIMIT, Measurer, Spent, Trial, Tuner, require_limits
 from .op_tuner.workers import Workers
-from .pipeline import flops, optimise, plan_options
+from .pipeline import flops, optimise, plan_options, require_options
 from .runtime.binding import file_path, thread_count
 
 BUDGET = 600.0  # seconds, where nothing else bounds it
@@ -108,6 +108,7 @@ def tune(
     accuracy: float = ACCURACY,
     memory_limit: int | None = None,
     precision: str = "f32",
+    weights: str = "packed",
     workers: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     announce: Callable[[Forecast], None] | None = None,
@@ -122,6 +123,7 @@ def tune(
 
     records   file to continue from and append to (default: the user's own)
     strategy  "annealing" on a learned model, which needs xgboost; "genetic"; "random"
+    weights   as of `compile`, for which it is tuned
     objective of the learned model: "rank" or "regression"
     workers   address of a dask scheduler whose workers measure (`burnish worker`), in place of this machine
     progress  called as progress("the latest kernel and the network's time", done, total)
@@ -146,8 +148,10 @@ def tune(
     with closing(Process()) if here else nullcontext() as process:  # before there is much in memory
         graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
         options = plan_options(machine, plan, accuracy, memory_limit, precision)
-        graph = optimise(graph, machine, count, stop_after="fuse", options=options)
+        require_options(machine, weights, measure=False)
+        graph = optimise(graph, machine, count, stop_after="fuse", options=options, weights=weights)
         known = Records(None if records is None else file_path(records))
+        append(known.path, [])  # there for what reads it next, though nothing may be measured
         learning = (strategy, objective) == ("annealing", "rank")
         prior, about = shipped(machine) if learning else (None, "")
         with _measurer(machine, workers, process, count, evicting_bytes(graph, machine)) as measure:

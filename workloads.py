@@ -45,7 +45,7 @@ def planned(
     counts: dict[KernelTask, int] = {}
     by_digest: dict[str, KernelTask] = {}
     for task in kernel_tasks(graph, target, threads).values():
-        if task.algorithm != "loops":
+        if task.asks:
             task = by_digest.setdefault(task.digest, task)
             counts[task] = counts.get(task, 0) + 1
     return [Workload(task, name, count, evict) for task, count in counts.items()]
@@ -64,7 +64,7 @@ def choices(name: str, model: Any, target: Target, threads: int) -> list[Workloa
             if decision.writes == KEPT:
                 continue  # the second of a pair is the task of both
             task = decided_task(graph, node, decision, target, threads)
-            if task.algorithm != "loops":
+            if task.asks:
                 found.setdefault(task.digest, Workload(task, name, 1, evict))
     return list(found.values())
 

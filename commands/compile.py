@@ -23,6 +23,7 @@ from .options import (
     MEMORY_LIMIT,
     PRECISION,
     RECORDS,
+    STORED,
     THREADS,
     compile_options,
     tuning_options,
@@ -48,13 +49,7 @@ from .tune_first import tune_first
 @ACCURACY
 @PRECISION
 @MEMORY_LIMIT
-@click.option(
-    "--weights",
-    type=click.Choice(WEIGHTS),
-    default="packed",
-    show_default=True,
-    help="Stored as kernels read them, or smaller, to be transformed when the module is opened (CPUs alone).",
-)
+@STORED
 @MEASURE
 @tuning_options("Tune first")
 @RECORDS
@@ -133,7 +128,7 @@ def command(
     if tuning:
         if records is not None:
             check_writable(records, (".jsonl",))
-        how = {"shapes": shapes, "dims": dims, "records": records, **tuning, **planning}
+        how = {"shapes": shapes, "dims": dims, "records": records, "weights": weights, **tuning, **planning}
         found = tune_first(source.name, source.model, threads, **how)
         records, threads = found.records, found.threads
     how = {"measure": measure, "records": records, "weights": weights, "cache": cache, "log": log}

@@ -25,6 +25,7 @@ from .options import (
     PRECISION,
     RECORDS,
     SEARCH_SEED,
+    STORED,
     THREADS,
     compile_line,
     model_options,
@@ -73,6 +74,7 @@ INTERRUPTED = 130  # exit code
 @ACCURACY
 @PRECISION
 @MEMORY_LIMIT
+@STORED
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Draw what happened as a page.")
 @click.option(
     "--workers", metavar="ADDRESS", help="Measure on the workers of this dask scheduler (`burnish worker`)."
@@ -94,6 +96,7 @@ def command(
     accuracy,
     precision,
     memory_limit,
+    weights,
     html,
     workers,
 ):
@@ -116,7 +119,8 @@ def command(
     check_different(html, records, Path(model))
     source = find_source(model, dims, only_model=True, values=values)
     search = {"trials": trials, "budget": budget, "strategy": strategy, "objective": objective, "seed": seed}
-    planning = {"plan": plan, "accuracy": accuracy, "precision": precision, "memory_limit": memory_limit}
+    planning = {"plan": plan, "accuracy": accuracy, "precision": precision}
+    planning |= {"memory_limit": memory_limit, "weights": weights}
     sizes = {"shapes": shapes, "dims": dims, "target": target, "threads": threads, "workers": workers}
     with show_progress() as progress:
         told = {**search, **planning, **sizes}

@@ -26,7 +26,12 @@ def tune_first(name: str, model: Any, threads: int | None, **how: Any) -> Tuning
 
 def _speed(found: Tuning) -> str:
     """What a tuning found, and whether the network says so."""
+    failing = [k.name for k in found.kernels if k.count and k.trials and k.after == math.inf]
+    if failing:
+        return f"no config of {failing[0]} works ({found.measured} configs)"
     if not found.after < math.inf:
         return f"not all default configs were measured ({found.measured} configs); give it more time"
+    if not found.before < math.inf:
+        return f"kernels take {1e3 * found.after:.3f} ms; not all default configs work, or were measured"
     speed = f"kernels of {1e3 * found.before:.3f} ms take {1e3 * found.after:.3f} ms"
     return f"{speed}; not compared in the network: {found.unconfirmed}" if found.unconfirmed else speed

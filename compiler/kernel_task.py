@@ -46,6 +46,11 @@ class KernelTask:
         """The algorithm that was decided on, and that the weights are packed for; "" where any may do."""
         return getattr(self.op, "algorithm", "")
 
+    @property
+    def asks(self) -> bool:
+        """Whether a template builds it, which asks questions; else its loop program is taken as it is."""
+        return self.algorithm != "loops"
+
     def layout(self, name: str) -> Layout | None:
         return dict(self.layouts).get(name)
 

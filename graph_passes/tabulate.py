@@ -63,7 +63,7 @@ def _of_table(r: Rewriter, node: Node, rows: _Rows, *operands: str) -> str | Non
 @rule("reshape(gather(c, i)) => gather(c, reshape(i))", Reshape)
 def reshape_indices(r: Rewriter, node: Node) -> str | None:
     rows, shape = _rows(r, node.inputs[0]), r.type_of(node.outputs[0]).dims
-    if rows is None or shape[-1:] != (rows.length,):
+    if rows is None or not rows.length or shape[-1:] != (rows.length,):
         return None
     return r.emit(Gather(0), rows.table, r.emit(Reshape(shape[:-1]), rows.indices))
 

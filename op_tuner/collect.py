@@ -19,6 +19,7 @@ from .record import Record
 from .records import Records
 from .space import TRIES, Point, Space
 from .tuner import Measurer
+from .verdict import config_records, sound
 
 BATCH = 8
 """Configs of a task that are measured together: its operands are made once for all of them."""
@@ -103,12 +104,18 @@ class Collector:
 
 
 def samples_of(records: Iterable[Record]) -> dict[Kind, dict[Point, float | None]]:
-    """Every config's fastest time on this machine, whatever compiler made it; None where it never worked."""
+    """Every config's time on this machine, see `config_records`; by an older compiler where this has none;
+    None where it never worked, or was wrong."""
     machine = this_hardware()
-    found: dict[Kind, dict[Point, float | None]] = {}
+    own: dict[Kind, dict[Point, list[Record]]] = {}
     for r in records:
         if r.hardware == machine:
-            own, point = found.setdefault((r.task, r.evict), {}), tuple(r.config.items())
-            times = [t for t in (own.get(point), r.seconds) if t is not None]
-            own[point] = min(times, default=None)
-    return found
+            points = own.setdefault((r.task, r.evict), {})
+            points.setdefault(tuple(r.config.items()), []).append(r)
+    return {kind: {p: _time(rs) for p, rs in points.items()} for kind, points in own.items()}
+
+
+def _time(records: Sequence[Record]) -> float | None:
+    """Of one config."""
+    typical = list(config_records(sound(records)).values())
+    return typical[0].seconds if typical else None

@@ -193,7 +193,7 @@ def _price(record: Record, source: str) -> Price:
 
 def _default(task: KernelTask) -> Point:
     """The config of the template's own rule."""
-    return Space(task).default() if task.program is None else ()
+    return Space(task).default() if task.asks else ()
 
 
 def record_of(

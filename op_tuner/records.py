@@ -226,7 +226,7 @@ class Records:
         new = isinstance(told, RecordedConfig) and tuple(told.answers.items()) not in tried
         if new and confirmed(inside) is None:
             return told
-        if not worked or task.program is not None:
+        if not worked or not task.asks:
             return DefaultConfig()
         return _offered(task, fastest_nearby(worked, inside, here, evict)) or DefaultConfig()
 
@@ -235,7 +235,7 @@ class Records:
         the default rule. So also where the rule's answers for the other machine differ: what was best there
         is no help here."""
         worked = self.related(task, lambda r: not is_own(r, machine, evict))
-        if not worked or task.program is not None:
+        if not worked or not task.asks:
             return DefaultConfig()
         digests = dict.fromkeys(r.task for r in worked)
         others = [r for d in digests for r in (*self.of(d), *self.in_networks(d))]

@@ -25,7 +25,7 @@ class Space:
     """Points are drawn with the random numbers that the caller gives, so that a seed repeats a search."""
 
     def __init__(self, task: KernelTask):
-        if task.algorithm == "loops":
+        if not task.asks:
             raise InputError(f"{task.name} is given as a loop program: there is nothing to choose")
         self.task = task
         self._params = template(task).params

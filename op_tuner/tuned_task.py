@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 from ..compiler.kernel_task import KernelTask
@@ -46,6 +47,9 @@ class TunedTask:
     told_by: str = ""  # that machine; "" for this one
     times: dict[Point, list[float]] = field(default_factory=dict)  # alone, of what worked
     unsure: set[Point] = field(default_factory=set)  # of these, what no measurement is sure of
+    set_aside: Counter[Point] = field(
+        default_factory=Counter
+    )  # measurements that were not, beside ones that were
     inside: list[Record] = field(default_factory=list)  # of networks
     failed: set[Point] = field(default_factory=set)
     wrong: set[Point] = field(default_factory=set)  # once or more
@@ -180,6 +184,12 @@ class TunedTask:
             del self.times[point]
         if sure or point in self.unsure:
             self.times.setdefault(point, []).append(seconds)
+        else:
+            self.set_aside[point] += 1
+
+    def asked(self, point: Point) -> bool:
+        """Whether it has been measured often enough, or as often in vain."""
+        return max(len(self.times.get(point, ())), self.set_aside[point]) >= CONFIRMED
 
     def learn_inside(self, record: Record) -> None:
         """What a network said of a config."""

@@ -502,7 +502,7 @@ class Tuner:
         """The best config and the default, as far as they have not been measured often enough."""
         if found.best == found.default:
             return [] if found.default_known else [found.default]
-        points = [p for p in (found.default, found.best) if len(found.times.get(p, ())) < CONFIRMED]
+        points = [p for p in (found.default, found.best) if not found.asked(p)]
         return [p for p in points if p not in found.failed]
 
     def _try(self, wanted: Sequence[tuple[TunedTask, Point]], scores: Sequence[float] | None = None) -> None:

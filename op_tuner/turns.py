@@ -63,7 +63,7 @@ def take_turns(
     `on_gpu`, nobody asks whether threads share a core.
     """
     child = Child(
-        partial(_act, make, count, 0 if on_gpu else threads, seconds),
+        partial(_act, make, count, threads, seconds, on_gpu),
         seconds=time_limit + seconds,
         memory=memory_limit(),
         cpus=divide(threads).measuring,
@@ -71,10 +71,10 @@ def take_turns(
     return heard(child.outcome())
 
 
-def _act(make: Make, count: int, threads: int, seconds: float, parent: Parent) -> None:
+def _act(make: Make, count: int, threads: int, seconds: float, on_gpu: bool, parent: Parent) -> None:
     started = time.monotonic()
     loaded: list[Loaded] = []
-    cores = OwnCores(threads, share=WAITING)
+    cores = OwnCores(0 if on_gpu else threads, share=WAITING)
     try:
         for n in range(count):
             parent.send({"making": n})

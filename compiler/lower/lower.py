@@ -20,7 +20,7 @@ from .narrow import expand_narrow
 
 def scheduled(task: KernelTask, cfg: Config) -> Program:
     """The loop program as the template built it."""
-    if task.algorithm == "loops":
+    if not task.asks:
         assert task.program is not None
         return replace(task.program, name=task.name)
     module = template(task)

@@ -118,7 +118,7 @@ def test_no_cache(burnish, two_layers, tmp_path, monkeypatch):
 def test_the_line_that_compiles_with_records(tmp_path):
     how = {"shapes": {"x y": (1, 3)}, "dims": {"n": 2}, "values": {"rate": "[1, 2]"}, "target": "x86-64-v3"}
     bounds = {"plan": "local", "accuracy": 1e-6, "precision": "f32", "memory_limit": 7}
-    line = compile_line("my model.onnx", 2, Path("r.jsonl"), **how, **bounds)
+    line = compile_line("my model.onnx", 2, Path("r.jsonl"), **how, **bounds, weights="compact")
     assert shlex.split(line) == [
         *(
             "burnish",
@@ -131,7 +131,18 @@ def test_the_line_that_compiles_with_records(tmp_path):
             "--dim",
             "n=2",
         ),
-        *("--value", "rate=[1, 2]", "--plan", "local", "--accuracy", "1e-06", "--memory-limit", "7"),
+        *(
+            "--value",
+            "rate=[1, 2]",
+            "--plan",
+            "local",
+            "--accuracy",
+            "1e-06",
+            "--memory-limit",
+            "7",
+            "--weights",
+            "compact",
+        ),
         *("--threads", "2", "--records", "r.jsonl", "-o", "MODULE"),
     ]
     plain = {"shapes": {}, "dims": {}, "values": {}, "target": "host"}

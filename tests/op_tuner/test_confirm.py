@@ -571,12 +571,13 @@ def test_a_round_in_which_threads_shared_a_core_is_taken_again(monkeypatch, on_g
     assert round(runs) == len(turned.rounds) + again
 
 
-def test_rounds_wait_for_who_else_measures(monkeypatch, tmp_path):
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_rounds_wait_for_who_else_measures(monkeypatch, tmp_path, on_gpu):
     monkeypatch.setattr("burnish.op_tuner.cores.cache_dir", lambda: tmp_path)
     monkeypatch.setattr("burnish.op_tuner.turns.TURN", 0.1)
     start = time.monotonic()
     with reserved(divide(1).measuring, 0):
-        found = turns(nothing, nothing)
+        found = turns(nothing, nothing, on_gpu=on_gpu)
     assert found.failed is None and len(found.rounds) >= LEAST_ROUNDS
     assert time.monotonic() - start > 0.1 * LEAST_ROUNDS, "nobody is waited for for ever"
 

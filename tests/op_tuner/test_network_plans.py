@@ -24,6 +24,7 @@ from burnish.op_tuner.record import PLAN
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.space import Space
 from burnish.op_tuner.turns import LEAST_ROUNDS, Turns
+from onnx import TensorProto, helper, numpy_helper
 
 
 @pytest.fixture
@@ -228,7 +229,7 @@ def test_the_plan_without_measuring_has_the_configs_that_records_say(plans, tmp_
 
     class Store(KernelStore):
         def build_all(self, tasks, pick):
-            built.append({t.digest: tuple(pick(t).answers.items()) for t in tasks.values() if not t.program})
+            built.append({t.digest: tuple(pick(t).answers.items()) for t in tasks.values() if t.asks})
             return super().build_all(tasks, pick)
 
     def take_turns(make, count, **how):
@@ -242,6 +243,39 @@ def test_the_plan_without_measuring_has_the_configs_that_records_say(plans, tmp_
     now, first = built
     assert left.digest not in now and first[left.digest] == other[left.digest]
     assert now[both.digest] == first[both.digest] == other[both.digest]
+
+
+def test_a_recurrence_has_the_config_that_records_say(tmp_path, monkeypatch):
+    """Its task has a loop program, as one without questions has: in turns of modules, and compiled."""
+    rng = np.random.default_rng(0)
+    weights = {"w": (1, 256, 8), "r": (1, 256, 64)}
+    given = [
+        numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in weights.items()
+    ]
+    node = helper.make_node("LSTM", ["x", *weights], ["y"], "lstm", hidden_size=64)
+    x, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", (3, 1, 8)), ("y", None))
+    )
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y], given), ir_version=8)
+    graph = pipeline.optimise(import_onnx(model), host(), 1, stop_after="fuse")
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    plans = NetworkPlans(graph, host(), 1, PlanOptions(), records)
+    (task,) = (w.task for w in plans.wanted() if w.count and w.task.program)
+    other, picked = unlike_default(task), []
+
+    class Store(KernelStore):
+        def build_all(self, tasks, pick, progress=None):
+            picked.extend(tuple(pick(t).answers.items()) for t in tasks.values() if t.program)
+            return super().build_all(tasks, pick)
+
+    monkeypatch.setattr(network_turns, "take_turns", lambda make, count, **_: make(0) and Turns())
+    NetworkTurns(plans, Store(enabled=False))([{task.digest: other}], 0.0, 60.0)
+    assert picked == [other]
+
+    tell(plans, task, 1e-3, other)
+    monkeypatch.setattr(pipeline, "KernelStore", Store)
+    pipeline.compile(model, target=host(), threads=1, records=records.path)
+    assert picked == [other, other]
 
 
 def unlike_default(task):

@@ -161,6 +161,20 @@ def test_a_machine_that_is_never_sure(tasks, records):
     assert max(map(len, state.times.values())) == CONFIRMED and found.measured == 57
 
 
+def test_a_machine_that_is_no_longer_sure(tasks, records):
+    """What was sure once stays so; the same is not measured again without end."""
+
+    class Disturbed(Measurer):
+        def measure(self, task, cfg):
+            disturbed = len(self.seen) >= 40
+            return replace(super().measure(task, cfg), spread=0.6 if disturbed else 0.0, runs=3)
+
+    measure = Disturbed()
+    found = tuner(tasks[:1], records, measure)
+    found.run(trials=40)
+    assert found.measured == 40 < len(measure.seen) <= 40 + 2 * CONFIRMED
+
+
 def test_the_result_is_never_worse_than_the_default(tasks, records, monkeypatch):
     class Worse(Measurer):
         def measure(self, task, cfg):
