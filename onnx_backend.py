@@ -138,9 +138,10 @@ def _array(info: onnx.ValueInfoProto, value: Any) -> np.ndarray:
     if isinstance(value, (list, tuple, dict)) or value is None:
         raise UnsupportedError(f"input {info.name!r} is given as {type(value).__name__}; expected an array")
     array = np.asarray(value)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     code = info.type.tensor_type.elem_type
     declared = numpy_dtype(code, f"input {info.name!r}") if code else array.dtype
-    if declared.kind in "biufc" and array.dtype.newbyteorder("=") != declared:
+    if declared.kind in "biufcV" and array.dtype != declared:
         raise InputError(f"input {info.name!r}: expected {declared}, found {array.dtype}")
     return array
 

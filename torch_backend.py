@@ -17,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from .errors import ToolError, UnsupportedError
@@ -79,8 +80,8 @@ class _Traced:
         import torch
 
         varying = [n for n, a in enumerate(arguments) if isinstance(a, torch.Tensor) and not _is_weight(a)]
-        model, constants = _exported(self._graph, arguments, varying)
-        device = _device(arguments[n] for n in varying)
+        model, results = _exported(self._graph, arguments, varying)
+        device = _device(a for a in (*arguments, *self._own) if isinstance(a, torch.Tensor))
         target = "cuda" if device.type == "cuda" else "host"
         module = compile_model(model, **{"target": target, **self._options})
         positions = dict(zip((info.name for info in model.graph.input), varying, strict=True))
@@ -93,14 +94,19 @@ class _Traced:
             }
             module.run({name: _placed(now[n]) for name, n in positions.items()}, out=made)
             tensors = iter(outputs)
-            return tuple(made[next(tensors)] if c is _TENSOR else c for c in constants)
+            return tuple(made[next(tensors)].to(r.device) if isinstance(r, _Tensor) else r for r in results)
 
         return run
 
 
 VECTOR_BYTES = 16  # at whose multiples a GPU's kernels expect their operands
-_TENSOR = object()
-"""Among what a graph returns: not known when it is compiled."""
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """Among what a graph returns: not known when it is compiled, but for where it lies."""
+
+    device: Any
 
 
 def _device(tensors: Iterable[Any]) -> Any:
@@ -137,7 +143,7 @@ def _shape(argument: Any) -> Any:
 
 def _exported(graph: Any, arguments: Sequence[Any], varying: Sequence[int]) -> tuple[Any, list[Any]]:
     """The ONNX model of a graph whose arguments are constants, but for those at the positions; and for each
-    of its results the constant that it is, or _TENSOR."""
+    of its results the constant that it is, or a _Tensor."""
     import torch
 
     known: list[Any] = []
@@ -160,7 +166,7 @@ def _exported(graph: Any, arguments: Sequence[Any], varying: Sequence[int]) -> t
 
             every = [next(given) if n in set(varying) else constant() for n in range(len(arguments))]
             results = self.graph(*every)
-            known[:] = [_TENSOR if isinstance(r, torch.Tensor) else r for r in results]
+            known[:] = [_Tensor(r.device) if isinstance(r, torch.Tensor) else r for r in results]
             return tuple(r for r in results if isinstance(r, torch.Tensor))
 
     inputs = tuple(arguments[n].detach() for n in varying)
@@ -178,12 +184,16 @@ def _exported(graph: Any, arguments: Sequence[Any], varying: Sequence[int]) -> t
     return found.model_proto, known
 
 
+_QUIET = threading.Lock()  # or two that restore it would cross
+
+
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
     """It tells of every package that is not there."""
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+    with _QUIET:
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

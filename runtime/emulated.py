@@ -53,7 +53,7 @@ class EmulatedModule:
     @property
     def _folder(self) -> tempfile.TemporaryDirectory:
         with self._linking:
-            if self._linked is None:
+            if self._linked is None or not Path(self._linked.name, "program").is_file():
                 folder = tempfile.TemporaryDirectory(prefix="burnish-")
                 self._link(Path(folder.name, "program"))
                 self._linked = folder
@@ -68,21 +68,25 @@ class EmulatedModule:
         check_outputs(self.name, self.outputs, out)
         arrays = [as_array("input", info, feeds[info.name]) for info in self.inputs]
         given_out = {i.name: as_array("output", i, out[i.name]) for i in self.outputs if i.name in out}
-        program = Path(self._folder.name, "program")
-        with tempfile.TemporaryDirectory(dir=self._folder.name) as name:
-            given, made = Path(name, "inputs"), Path(name, "outputs")
-            given.write_bytes(b"".join(a.tobytes() for a in arrays))
-            arguments = [*command, str(program), str(given), str(made), str(thread_count(threads)), "1"]
-            try:
-                done = subprocess.run(arguments, capture_output=True, text=True, errors="replace")
-            except OSError as error:
-                raise RunError(f"cannot start {command[0]}: {error.strerror}") from error
-            if done.returncode:
-                _raise(done.returncode, done.stderr)
-            outputs = self._split(made.read_bytes())
+        try:
+            outputs = self._split(self._outputs_of(command, arrays, thread_count(threads)))
+        except OSError as error:
+            what = error.filename or "the program"
+            raise RunError(f"cannot run {self.name} under an emulator: {what}: {error.strerror}") from error
         for wanted, array in given_out.items():
             array[...] = outputs[wanted]
         return {**outputs, **out}
+
+    def _outputs_of(self, command: Sequence[str], arrays: Sequence[np.ndarray], threads: int) -> bytes:
+        folder = self._folder.name
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            given, made = Path(name, "inputs"), Path(name, "outputs")
+            given.write_bytes(b"".join(a.tobytes() for a in arrays))
+            arguments = [*command, str(Path(folder, "program")), str(given), str(made), str(threads), "1"]
+            done = subprocess.run(arguments, capture_output=True, text=True, errors="replace")
+            if done.returncode:
+                _raise(done.returncode, done.stderr)
+            return made.read_bytes()
 
     def _split(self, data: bytes) -> dict[str, np.ndarray]:
         outputs, at = {}, 0

@@ -12,10 +12,11 @@ import numpy as np
 
 from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
+from ..ir.numpy_scalar import convert
 from ..ir.scalar import Expr
-from ..ir.types import F64, I64, DType, TensorType
+from ..ir.types import F64, I64, DType, TensorType, dtype_of
 from .base import Decomposer, Op
-from .elementwise import Cast
+from .elementwise import Binary, Cast, Unary
 from .movement import Identity
 from .shapes import fail, wide
 from .window import high
@@ -185,14 +186,25 @@ class Resize(Op):
                 taken = moved[..., np.maximum(table[:, 0], 0)]
             else:
                 taken = np.einsum("...ot,ot->...o", moved[..., np.maximum(table, 0)], weights)
-            outside = np.asarray(self.extrapolation).astype(y.dtype)
-            y = np.moveaxis(np.where(table[:, 0] >= 0, taken, outside), -1, axis)
-        return (y.astype(x.dtype),)
+            y = np.moveaxis(np.where(table[:, 0] >= 0, taken, self._outside(dtype_of(y))), -1, axis)
+        if self._rounds(dtype_of(x)):
+            y = np.floor(y + 0.5)
+        return (convert(y, dtype_of(x)),)
+
+    def _outside(self, dtype: DType) -> float:
+        """As a number of that type, where all are of it."""
+        if not dtype.is_integer:
+            return self.extrapolation
+        return convert(np.asarray(self.extrapolation, np.float64), dtype).item()
+
+    def _rounds(self, dtype: DType) -> bool:
+        """Whether results are rounded, as in onnxruntime; other integers lose what is behind the point."""
+        return self.antialias and dtype.is_integer and self.mode != "nearest"
 
     def decompose(self, g: Decomposer, x: str) -> tuple[str, ...]:
         type = g.type(x)
         axes = self._axes(type.dims)
-        outside = self.extrapolation if self._crops else None
+        outside = self._outside(type.dtype) if self._crops else None
         if not axes:
             return (g.one(Identity(), x),)
         if self.mode == "nearest":
@@ -212,6 +224,8 @@ class Resize(Op):
             table, weights = self.table(axis, type.dims[axis])
             shares = g.const(weights.astype(acc.numpy), "weights")
             y = g.one(Interpolate(axis, outside), y, g.const(table, "table"), shares)
+        if self._rounds(type.dtype):
+            y = g.one(Unary("floor"), g.one(Binary("add"), y, g.const(np.array(0.5, acc.numpy), "half")))
         return (y if acc is type.dtype else g.one(Cast(type.dtype.name), y),)
 
     def _axes(self, shape: tuple[int, ...]) -> list[int]:

@@ -46,8 +46,11 @@ def weights_and_places(
     places = []
     for position, tap in zip(at, taps):
         base = s.call("floor", position)
+        beyond = s.select(
+            s.eq(base, position), s.const(0, position.dtype), position - base
+        )  # infinities, too
         offset = tap + first
-        share = weight(s.call("abs", s.cast(offset, acc) - s.cast(position - base, acc)))
+        share = weight(s.call("abs", s.cast(offset, acc) - s.cast(beyond, acc)))
         total = share if total is None else total * share
         places.append(s.cast(base, I64) + offset)
     assert total is not None
@@ -120,6 +123,7 @@ class GridSample(Op):
         taken = np.stack([x[n][(slice(None), *(i[n] for i in inner))] for n in range(x.shape[0])])
         return np.where(valid[:, None], taken, 0)
 
+    @np.errstate(invalid="ignore")  # of places that are infinitely far
     def reference(self, x: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, ...]:
         shape = (*x.shape[:2], *grid.shape[1:-1])
         if 0 in shape:
@@ -129,12 +133,13 @@ class GridSample(Op):
             whole = [np.where(np.isnan(v), self._nowhere, v).astype(np.int64) for v in at]
             return (self._pixels(x, whole).astype(x.dtype),)
         base = [np.floor(v).astype(np.int64) for v in at]
+        beyond = [np.where(np.floor(v) == v, 0, v - b) for v, b in zip(at, base)]
         reach = range(2) if self.mode == "linear" else range(-1, 3)
         y = np.zeros(shape)
         for taps in np.ndindex(*(len(reach),) * len(at)):
             weight = np.ones(base[0].shape)
-            for tap, v, b in zip(taps, at, base):
-                weight = weight * self._weight(np.abs(reach[tap] - (v - b)))
+            for tap, d in zip(taps, beyond):
+                weight = weight * self._weight(np.abs(reach[tap] - d))
             value = self._pixels(x.astype(np.float64), [b + reach[t] for b, t in zip(base, taps)])
             y += weight[:, None] * value
         return (y.astype(x.dtype),)
@@ -256,6 +261,7 @@ class DeformConv(Op):
         check_bias(bias, out_channels)
         return (TensorType(x.dtype, (n, out_channels, *outs)),)
 
+    @np.errstate(invalid="ignore")  # of places that are infinitely far
     def reference(
         self,
         x: np.ndarray,

@@ -106,6 +106,15 @@ def test_without_an_emulator(digits, monkeypatch):
         module.run(feeds)
 
 
+def test_what_was_linked_may_be_swept_away(aarch64, digits):
+    network, feeds, expected = digits
+    module = burnish.compile(network, target="cortex-a53", threads=1)
+    for _ in range(2):
+        found = module.run(feeds)["logits"]
+        assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+        shutil.rmtree(module._runner._linked.name)
+
+
 def test_an_error_of_the_run_names_the_node(aarch64):
     pick = node("Gather", ["x", "i"], ["y"], name="Pick")
     gather = model([pick], [value("x", [3]), value("i", [2], I64)], [value("y", [2])])

@@ -124,6 +124,10 @@ def test_a_wrong_dtype_compiles_nothing():
     with pytest.raises(InputError, match="input 'x': expected float32, found float64"):
         rep.run([X.astype(np.float64)])
     rep.run([X.astype(">f4")])
+    assert len(compile.calls) == 1 and compile.fed["x"].dtype == X.dtype
+    halves = onnx_backend.BurnishRep(model(("x", TensorProto.BFLOAT16, ("n", 3))), compile)
+    with pytest.raises(InputError, match="input 'x': expected bfloat16, found float32"):
+        halves.run([X])
     assert len(compile.calls) == 1
 
 

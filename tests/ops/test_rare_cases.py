@@ -89,6 +89,26 @@ CASES: dict[str, tuple[Node, Array]] = {
              {"mode": "nearest"}, opset=20),
         np.zeros((1, 1, 1, 1), np.float32),
     ),
+    "samples from infinitely far": (
+        Node("GridSample", (np.ones((1, 1, 2, 2), np.float32),
+                            floats(np.inf, 0, 0, -np.inf, 0, 0).reshape(1, 1, 3, 2)), opset=20),
+        floats(0, 0, 1).reshape(1, 1, 1, 3),
+    ),
+    "a convolution's samples from infinitely far": (
+        Node("DeformConv", (np.ones((1, 1, 1, 2), np.float32), np.ones((1, 1, 1, 1), np.float32),
+                            floats(0, 0, np.inf, 0).reshape(1, 2, 1, 2)), opset=19),
+        floats(0, 1).reshape(1, 1, 1, 2),
+    ),
+    "integers between integers, all of which count": (
+        Node("Resize", (np.array([[[[0, 3, 255, 255, 7, 8]]]], np.uint8), None, floats(1, 1, 1, 0.5)),
+             {"mode": "linear", "antialias": 1}),
+        np.array([[[[33, 193, 39]]]], np.uint8),
+    ),
+    "beyond an image of integers": (
+        Node("Resize", (np.array([[5, 6]], np.uint8), floats(0, -0.5, 1, 1.5), None, ints(1, 4)),
+             {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": np.inf}),
+        np.array([[255, 5, 6, 255]], np.uint8),
+    ),
     "no class": (
         Node("OneHot", (floats(np.nan, 1), np.array(3), floats(0, 1))),
         np.array([[0, 0, 0], [0, 1, 0]], np.float32),

@@ -108,6 +108,14 @@ def test_what_is_computed_between_stays():
     assert op_names(tabulate(before)) == op_names(before)
 
 
+def test_rows_of_nothing_have_no_number():
+    """As many elements of an empty table are any number of rows."""
+    before = make(
+        {"i": "i64[2]"}, lambda g, i: g.one(Reshape((3, 0)), g.one(Gather(0), g.const(f32(5, 0)), i))
+    )
+    assert op_names(tabulate(before)) == op_names(before)
+
+
 def language_model():
     """Tokens, their embedding, an LSTM."""
     w, r, b = f32(1, 16, 8), f32(1, 16, 4), f32(1, 32)
