@@ -114,6 +114,11 @@ class NetworkPlans:
                 found.setdefault(task.digest, task)
                 targets.setdefault(task.digest, []).append(rival.target)
                 expected[task.digest] = cost.price(self.graph, node, rival.decision).seconds
+        for plan in (self._now.plan, self._first.plan):
+            for n, decision in plan.decisions.items():
+                node = self.graph.nodes[n]
+                if task := self._choices.tasks.get((node.outputs, decision)):
+                    expected.setdefault(task.digest, cost.price(self.graph, node, decision).seconds)
         return [
             Wanted(
                 *(task, now.calls[digest], first.calls[digest]),

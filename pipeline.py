@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 from .compiler.build_kernel import different
 from .compiler.ir.graph import Graph
 from .compiler.ir.plan import verify
-from .compiler.ir.scalar import DOTS, Call
+from .compiler.ir.scalar import DOTS, Binary, Call, Cast, Expr, Select
 from .compiler.kernel_task import Config, KernelTask
 from .compiler.ops.byte_products import BYTES
+from .compiler.ops.recurrence import Recurrence
 from .compiler.target import Target, get_target, host_threads, runs_here
 from .debug import Log
 from .errors import InfeasibleError, InputError, UnsupportedError
@@ -272,11 +274,19 @@ def _operations(tasks: Iterable[KernelTask]) -> dict[str, int]:
 
 def flops(task: KernelTask) -> int:
     """Floating-point operations of the sums of products in a task."""
+    if isinstance(task.op, Recurrence) and (of_input := task.types[0]):
+        return 2 * of_input.size * task.output_types[0].dims[-1]
     total = 0
     for st in task.expr.stages if task.expr else ():
-        if st.reduce:
-            n = 2 * BYTES if isinstance(st.body, Call) and st.body.op in DOTS else 2
-            for axis in st.all_axes:
-                n *= axis.extent
-            total += n
+        if st.reduce and st.reduce.op == "sum":
+            total += _operations_of(st.body) * prod(axis.extent for axis in st.all_axes)
     return total
+
+
+def _operations_of(term: Expr) -> int:
+    """Of a sum, for each term: 0 where that is no product."""
+    while isinstance(term, (Cast, Select)):
+        term = term.value if isinstance(term, Cast) else term.then
+    if isinstance(term, Call) and term.op in DOTS:
+        return 2 * BYTES
+    return 2 if isinstance(term, Binary) and term.op == "mul" else 0

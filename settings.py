@@ -35,9 +35,10 @@ class Knob:
 
 def _user_cache() -> str:
     try:
-        return str(platformdirs.user_cache_path("burnish"))
+        found = str(platformdirs.user_cache_path("burnish"))
     except RuntimeError:  # the user has no home
         return ""
+    return "" if found.startswith("~") else found  # which older versions say then
 
 
 CACHE_DIR = Knob(

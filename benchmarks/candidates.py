@@ -9,7 +9,7 @@ half of them those that are predicted to be fast, and makes one program of all. 
 gone on with, but for what another version of the compiler made. `measure` runs a task's candidates one after
 the other in a CUDA graph, each several times between two events, with weights from up to 40 copies in turns
 where they come from memory in their network (small ones stay in the cache). The fastest one's results are
-compared with the default's. All times become records; `burnish records best` keeps what is to be shipped. A
+compared with the default's. All times become records; `burnish records export` keeps what is to be shipped. A
 task that has records of this GPU is left out, so that it may be started again.
 """
 

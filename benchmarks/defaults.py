@@ -150,14 +150,15 @@ def waits_for_memory(w: Workload, looks: Times) -> bool:
 
 
 def compare(w: Workload, looks: Times, times: Times, tuned: Iterable[Point]) -> Row:
-    """Measures the default and the best candidates again."""
+    """Measures the default and the best candidates again. `looks` are short ones, which do not compare with
+    `times`."""
     default = Space(w.task).default()
     looks.measure_missing(w.task, [default, *tuned])
     known = {point: seconds for point, t in looks.of(w.task).items() if (seconds := told(t)) is not None}
     likely = looks.again(w.task, sorted(known, key=known.__getitem__)[:LIKELY], 1)
     points = sorted(likely, key=likely.__getitem__)[:CANDIDATES]
     again = times.again(w.task, [default, *points], ROUNDS)
-    return Row(w, again[default], min(again.values()), len(times.of(w.task)))
+    return Row(w, again[default], min(again.values()), len(looks.of(w.task)))
 
 
 def tuned_points(paths: Iterable[Path]) -> dict[tuple[str, int], list[Point]]:
@@ -229,6 +230,7 @@ def main(arguments: Sequence[str], **measuring: Any) -> int:
         with show_progress() as progress, Searches(options.jobs, options.records) as searches:
             tasks = read(options.networks, options.threads, progress)
             records = Records(options.records, shipped=False)
+            again = Records(options.records.with_suffix(".again.jsonl"), shipped=False)
             how = {"threads": options.threads, **measuring}
 
             def looks(w: Workload) -> Times:
@@ -243,7 +245,7 @@ def main(arguments: Sequence[str], **measuring: Any) -> int:
                 if w.task.digest in alone:
                     search(w, looks(w), options.trials, options.strategy, progress)
                 more = tuned.get((w.task.digest, w.evict), [])
-                rows.append(compare(w, looks(w), Times(records, evict=w.evict, **how), more))
+                rows.append(compare(w, looks(w), Times(again, evict=w.evict, **how), more))
     except KeyboardInterrupt:
         print("interrupted; the next run goes on from here", file=sys.stderr)
         return 130

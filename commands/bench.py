@@ -411,8 +411,8 @@ def wrong(
         if name not in found:
             return f"wrong: no output '{name}'"
         if found[name].shape != want.shape:
-            return f"wrong: output '{name}' is {found[name].shape}, onnxruntime gives {want.shape}"
-    return f"wrong: differs from onnxruntime by {error:.1e} of scale (at most {limit:.0e} is right)"
+            return f"wrong: output '{name}' is {found[name].shape}; expected {want.shape}"
+    return f"wrong: differs by {error:.1e} of scale (at most {limit:.0e} is right)"
 
 
 def _with_speeds(rows: Sequence[Row]) -> tuple[tuple[Row, ...], str | None]:

@@ -159,6 +159,8 @@ def command(
         raise InputError(
             f"two of the models are called {twice[0]}: rename a file, so that rows can be told apart"
         )
+    if tflite and machine.cuda:
+        raise InputError(f"--tflite: LiteRT is not compared with on {target}")
     unknown = [name for name in tflite if name not in {source.name for source in sources}]
     if unknown:
         raise InputError(f"--tflite {unknown[0]}: that is none of the models")

@@ -20,6 +20,7 @@ from ..frontends.onnx.importer import import_onnx
 from ..frontends.onnx.interface import is_fixed
 
 Shape = tuple[int, ...]
+LARGE = 1 << 16  # bytes of a constant, of which sizes may follow from its numbers up to there
 
 
 def count_flops(model: onnx.ModelProto, inputs: Mapping[str, Shape] | None = None) -> int:
@@ -74,6 +75,9 @@ class _Shapes:
 def _infer_shapes(model: onnx.ModelProto, inputs: Mapping[str, Shape]) -> _Shapes:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    for weights in copy.graph.initializer:  # sizes are enough, and more than 2 GB could not be passed on
+        if len(weights.raw_data) > LARGE:
+            weights.ClearField("raw_data")
     if copy.functions:
         copy = onnx.inliner.inline_local_functions(copy)
     for value in copy.graph.input:

@@ -80,8 +80,8 @@ def describe_machine() -> Machine:
 def measure_limits(threads: Sequence[int] = (1,)) -> Limits:
     """The best of a few short tries for each number of threads: what nothing here can exceed."""
     gflops = {count: _peak(count) for count in threads}
-    largest = max([*_caches().values(), 8 << 20])
-    buffer = np.ones(min(max(4 * largest, 64 << 20), 256 << 20) // 4, np.float32)
+    wanted = max(4 * _last_caches(), 64 << 20)
+    buffer = np.ones(min(wanted, max(_memory_bytes() // 8, 256 << 20)) // 4, np.float32)
     read_gbs = {count: _bandwidth(buffer, count) for count in threads}
     return Limits(gflops, read_gbs)
 
@@ -158,17 +158,37 @@ def _read() -> _Read:
     return _Read(run, LOADS * floats, engine)
 
 
-def _caches() -> dict[str, int]:
-    found = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index[0-9]*")):
+@dataclass(frozen=True)
+class _Cache:
+    level: int
+    kind: str  # Data, Unified
+    size: int  # bytes
+    shared_by: str  # CPUs
+
+
+def _caches_of(cpu: int) -> list[_Cache]:
+    """The nearest first, but for those of instructions."""
+    found = []
+    for index in Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
         try:
-            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+            names = ("level", "type", "size", "shared_cpu_list")
+            level, kind, size, cpus = ((index / name).read_text().strip() for name in names)
         except OSError:
             continue
         if kind != "Instruction" and size[-1:] in "KMG" and size[:-1].isdigit():
             scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[size[-1]]
-            found[f"L{level}" + ("d" if kind == "Data" else "")] = int(size[:-1]) * scale
-    return found
+            found.append(_Cache(int(level), kind, int(size[:-1]) * scale, cpus))
+    return sorted(found, key=lambda cache: cache.level)
+
+
+def _caches() -> dict[str, int]:
+    return {f"L{c.level}" + ("d" if c.kind == "Data" else ""): c.size for c in _caches_of(0)}
+
+
+def _last_caches() -> int:
+    """Bytes of the last caches of all CPUs that this process may use: several where there are many cores."""
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else (0,)
+    return sum({(c.level, c.shared_by): c.size for cpu in cpus for c in _caches_of(cpu)[-1:]}.values())
 
 
 def _memory_bytes() -> int:

@@ -33,7 +33,9 @@ class Drawing:
 
 
 def draw(graph: nx.DiGraph) -> Drawing:
-    """Of an acyclic graph with at least one node."""
+    """Of an acyclic graph."""
+    if not graph:
+        return Drawing({}, {}, BOX_WIDTH, BOX_HEIGHT)
     layer = _layers(graph)
     ways = {(u, v): _way(u, v, layer) for u, v in graph.edges}
     cells = nx.DiGraph()

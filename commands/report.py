@@ -12,6 +12,7 @@ from rich.table import Table
 
 WIDTH = 150  # where there is no terminal
 NARROWEST = 110  # on a terminal: below it, names would vanish; it wraps lines instead
+HEIGHT = 25  # lines, which nothing depends on; without it a dumb terminal's width would stand
 NAME = 16  # characters of a name's column, at least
 
 
@@ -20,7 +21,7 @@ def console_of(width: int) -> Console:
     terminal = Console()
     if terminal.is_terminal:
         width = max(terminal.width, NARROWEST)
-    return Console(width=width, markup=False, emoji=False)
+    return Console(width=width, height=HEIGHT, markup=False, emoji=False)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,14 @@ class Report:
         """A page of it, in the terminal's colours, that needs nothing else."""
         width = max([WIDTH, *(len(line) for line in (*self.header, *self.summary))])
         console = Console(
-            width=width, record=True, file=io.StringIO(), force_terminal=True, markup=False, emoji=False
+            width=width,
+            height=HEIGHT,
+            record=True,
+            file=io.StringIO(),
+            force_terminal=True,
+            color_system="truecolor",
+            markup=False,
+            emoji=False,
         )
         self.show(console)
         return console.export_html(inline_styles=True)

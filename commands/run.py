@@ -82,7 +82,10 @@ def summary(array: np.ndarray) -> str:
     values = array.astype(np.float64).reshape(-1)
     finite = values[np.isfinite(values)]
     lost = f"  {values.size - finite.size} not finite" if finite.size < values.size else ""
-    first = " ".join(f"{v:.4g}" for v in values[:6]) + (" …" if values.size > 6 else "")
+    whole = array.dtype.kind in "iu"
+    first = " ".join(str(v) if whole else f"{v:.4g}" for v in array.flat[:6]) + " …" * (values.size > 6)
     if not finite.size:
         return f"[{first}]{lost}"
+    if whole:
+        return f"min {array.min()}  mean {finite.mean():.4g}  max {array.max()}  [{first}]"
     return f"min {finite.min():.4g}  mean {finite.mean():.4g}  max {finite.max():.4g}{lost}  [{first}]"

@@ -139,6 +139,8 @@ def _value(name: str, text: str, info: onnx.ValueInfoProto) -> np.ndarray:
 
 def _find(text: str, dims: Mapping[str, int] | None, only_model: bool, batch: int | None) -> Source:
     if text == "digits" and "batch" in (dims or {}):
+        if batch is not None:
+            raise InputError("digits: its batch is given by --batch and by --dim; expected one of them")
         return Source(text, proto=onnx.load(WEIGHTS))
     if text in zoo.names():
         name = f"{text} batch {batch}" if (batch or 1) > 1 else text

@@ -23,9 +23,7 @@ from .search import Random
 from .space import Point, Space
 
 Make = Callable[[KernelTask], Random]
-CHANCE = (
-    1 << 20
-)  # seeds from here on, which strategies of that process do not draw with, are of this one's chance
+CHANCE = 1 << 20  # seeds from here on are of chance here: strategies of that process draw with others
 RESTARTS = 2  # of the process, which may end where memory is short
 POLITE = 5  # by which other processes go first: what is built is waited for
 
@@ -49,10 +47,11 @@ class Chooser:
 
     make   the strategy of a task; called in that process
     cpus   where it may run
+    seed   of what is drawn by chance beside it
     """
 
-    def __init__(self, make: Make, cpus: Collection[int]):
-        self._make, self._cpus = make, cpus
+    def __init__(self, make: Make, cpus: Collection[int], seed: int = 0):
+        self._make, self._cpus, self.chance = make, cpus, CHANCE * (1 + seed)
         self._told: list[tuple[str, int, Any]] = []
         self._wanted: list[int] = []
         self._count = 0
@@ -173,7 +172,7 @@ class Elsewhere(Random):
     """A strategy of a chooser. What is drawn by chance is drawn here."""
 
     def __init__(self, chooser: Chooser, number: int, space: Space):
-        super().__init__(space, CHANCE + number)
+        super().__init__(space, chooser.chance + number)
         self.number = number
         self._chooser = chooser
         self._scores: dict[Point, float] = {}

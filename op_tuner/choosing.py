@@ -38,7 +38,7 @@ class Choosing:
         self._learner: Learner | None = None
         if self.learns and find_spec("xgboost") is None:
             Learner(objective)  # says so
-        self._chooser = Chooser(self._here, idle) if idle and self.learns else None
+        self._chooser = Chooser(self._here, idle, seed) if idle and self.learns else None
         self.failure = ""
         self._spent = 0.0
         self._choices: dict[Strategy, list[float]] = {}  # seconds

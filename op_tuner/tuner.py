@@ -299,9 +299,9 @@ class Tuner:
             late = self._progress() >= EARLY and self._mean_cost() > 0  # nothing is tried yet with records
             if self.forecast is None and (calibrated or late):
                 self._predict()
-            best = self._next
-            if best is None or not self._choosing.ready(best.strategy):
-                best = next(iter(self._ranking()), None)
+            ranking, best = self._ranking(), self._next
+            if best is None or best not in ranking or not self._choosing.ready(best.strategy):
+                best = next(iter(ranking), None)
             if best is None:
                 return
             self._batch(best)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -70,9 +71,10 @@ class OpenVino(Peer):
 
 
 def _cores() -> int:
-    """That are no threads of another one."""
+    """That this process may use and are no threads of another one."""
     found = set()
-    for cpu in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology"):
+    for cpu in os.sched_getaffinity(0):
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
         with suppress(OSError):
-            found.add(tuple((cpu / name).read_text() for name in ("physical_package_id", "core_id")))
+            found.add(tuple((topology / name).read_text() for name in ("physical_package_id", "core_id")))
     return len(found) or 1

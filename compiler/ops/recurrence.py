@@ -51,7 +51,7 @@ def activation(spec: Activation) -> Function:
 
 
 @dataclass(frozen=True)
-class _Recurrence(Op, abstract=True):
+class Recurrence(Op, abstract=True):
     """`clip` > 0 bounds what the gates' activations are given, but not LSTM's third (of the cell's state):
     ONNX leaves that open, and so do onnxruntime and OpenVINO.
     """
@@ -181,7 +181,7 @@ def set_gate(o: Operands, gate: int, value: Expr) -> Store:
 
 
 @dataclass(frozen=True)
-class RnnRecurrence(_Recurrence):
+class RnnRecurrence(Recurrence):
     """h = f(xw + h · rᵀ)."""
 
     activations: tuple[Activation, ...] = (TANH,)
@@ -205,7 +205,7 @@ class RnnRecurrence(_Recurrence):
 
 
 @dataclass(frozen=True)
-class LstmRecurrence(_Recurrence):
+class LstmRecurrence(Recurrence):
     """Gates in the order i, o, f, c; `activations` are f (of i, o, f), g (of c) and h (of the cell's state).
 
     i = f(xw + h·rᵀ + p·c), o and f likewise (o with the new c), c = f·c + i·g(xw + h·rᵀ), h = o·h(c).
@@ -254,7 +254,7 @@ class LstmRecurrence(_Recurrence):
 
 
 @dataclass(frozen=True)
-class GruRecurrence(_Recurrence):
+class GruRecurrence(Recurrence):
     """Gates in the order z, r, h; `activations` are f (of z and r) and g (of h); h = (1 - z)·ĥ + z·h, where
     ĥ = g(xw + (r·h)·rᵀ), or with `linear_before_reset` g(xw + r·(h·rᵀ + bias)).
     """

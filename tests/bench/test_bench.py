@@ -147,7 +147,7 @@ def test_it_says_when_cores_were_shared(monkeypatch, cores, shared):
 
 def test_a_wrong_contestant_is_a_row_that_says_so():
     found = rows(compare(FakePeer("burnish", subject=True, wrong_by=0.5), FakePeer("peer")))["burnish"]
-    assert "wrong: differs from onnxruntime by" in found.reason
+    assert "wrong: differs by" in found.reason
     assert found.median_seconds is None and found.speed is None and not found.seconds
     assert found.error > 1e-4
 
@@ -162,7 +162,7 @@ def test_definitions_decide_where_onnxruntime_differs(monkeypatch):
         )
     )
     assert found["burnish"].reason is None and found["other"].reason is None
-    assert "wrong: differs from onnxruntime" in found["no"].reason
+    assert "wrong: differs by" in found["no"].reason
 
 
 def test_failures_are_rows_and_the_others_go_on():

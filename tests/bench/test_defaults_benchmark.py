@@ -91,7 +91,8 @@ def test_candidates_of_another_tuning(tmp_path, capsys):
     measure = DefaultIs(2)
     defaults.main([*given, "--records", str(tmp_path / "own.jsonl")], measure=measure)
     assert all(share <= 0.5 for share in shares(capsys.readouterr().out).values())
-    assert len(Records(tmp_path / "own.jsonl", shipped=False)) == measure.count > 0
+    looks, again = (Records(tmp_path / f"own{kind}.jsonl", shipped=False) for kind in ("", ".again"))
+    assert len(looks) + len(again) == measure.count > 0 and len(looks) > 0 < len(again)
 
 
 def test_failing_defaults(tmp_path):

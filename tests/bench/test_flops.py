@@ -1,6 +1,7 @@
 import numpy as np
 import onnx
 import pytest
+from burnish import compile
 from burnish.commands.flops import count_flops
 from burnish.errors import UnsupportedError
 from burnish.models import zoo
@@ -65,6 +66,27 @@ def test_recurrent_cells_in_both_directions(kind, gates):
     weights = {"w": zeros(2, gates * hidden, size), "r": zeros(2, gates * hidden, hidden)}
     model = make([node], {"x": (steps, batch, size)}, {"y": (steps, 2, batch, hidden)}, weights)
     assert count_flops(model) == 2 * steps * batch * 2 * gates * hidden * (size + hidden)
+
+
+@pytest.mark.parametrize("kind, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_kernels_count_what_a_model_does(kind, gates):
+    """Sums of products, recurrences' too; no maxima of windows, whose stages sum up nothing."""
+    hidden = 8
+    nodes = [
+        helper.make_node("Conv", ["image", "f"], ["a"]),
+        helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2]),
+        helper.make_node("AveragePool", ["b"], ["c"], kernel_shape=[2, 2]),
+        helper.make_node("Reshape", ["c", "steps"], ["x"]),
+        helper.make_node(kind, ["x", "w", "r"], ["y"], hidden_size=hidden),
+    ]
+    rng = np.random.default_rng(0)
+    shapes = {"f": (6, 3, 3, 3), "w": (1, gates * hidden, 6), "r": (1, gates * hidden, hidden)}
+    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    weights["steps"] = np.array([-1, 1, 6])
+    model = make(nodes, {"image": (1, 3, 9, 9)}, {"y": (25, 1, 1, hidden)}, weights)
+    found = compile(model, threads=1).operations
+    assert sum(found.values()) == count_flops(model)
+    assert sum(n for name, n in found.items() if name in ("gang", "single")) == 2 * 25 * gates * hidden**2
 
 
 def test_operators_without_products_count_nothing():

@@ -119,9 +119,10 @@ def test_without_arguments_there_is_help(burnish):
         assert said.startswith("Usage: burnish") and "\n  " in said and "error" not in said
 
 
-def test_users_without_a_home(monkeypatch, tmp_path):
+@pytest.mark.parametrize("none", ["raise RuntimeError", "return '~/.cache/burnish'"])
+def test_users_without_a_home(none):
     command = [sys.executable, "-c", "from burnish.settings import cache_dir; print(cache_dir())"]
-    failing = "import platformdirs\ndef none(*_): raise RuntimeError\nplatformdirs.user_cache_path = none\n"
+    failing = f"import platformdirs\ndef none(*_): {none}\nplatformdirs.user_cache_path = none\n"
     command[2] = failing + command[2]
     environment = {**os.environ, "BURNISH_CACHE_DIR": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -136,6 +137,11 @@ def test_summary_counts_what_is_not_finite():
     text = run_command.summary(np.array([1.0, np.nan, np.inf, -3.0], np.float32))
     assert "min -3" in text and "max 1" in text and "2 not finite" in text
     assert run_command.summary(np.zeros((0, 2))) == "empty"
+    tokens = np.array([50256, 2**62 + 1])
+    assert (
+        run_command.summary(tokens)
+        == f"min 50256  mean {tokens.mean():.4g}  max {2**62 + 1}  [50256 {2**62 + 1}]"
+    )
 
 
 def test_stop_after_prints_the_graph(burnish, two_layers):

@@ -7,6 +7,8 @@ from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
 import networkx as nx
+import numpy as np
+import onnx
 import pytest
 from burnish import pipeline
 from burnish.commands.plan import cells
@@ -86,6 +88,20 @@ def test_boxes_do_not_overlap_and_lines_join_them():
             assert at[0] == pytest.approx(place[0] + BOX_WIDTH / 2)
         assert all(p[1] <= q[1] for p, q in pairwise(points))
     assert max(x for x, _ in drawing.places.values()) + BOX_WIDTH <= drawing.width + 1e-6
+
+
+def test_a_page_of_nothing(burnish, tmp_path):
+    """All of the model is a constant."""
+    node = onnx.helper.make_node("Relu", ["w"], ["y"])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
+    w = onnx.numpy_helper.from_array(np.array([1, -1], np.float32), "w")
+    model, path = (
+        onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [y], [w])),
+        tmp_path / "p.html",
+    )
+    onnx.save(model, tmp_path / "constant.onnx")
+    burnish("plan", tmp_path / "constant.onnx", "--html", path)
+    assert ElementTree.fromstring(path.read_text(encoding="utf-8").partition("\n")[2]).tag == "html"
 
 
 def test_command_names_the_model_and_writes_the_page(burnish, tmp_path):
