@@ -49,6 +49,32 @@ def subtract_constant(r: Rewriter, node: Node) -> str | None:
     return r.emit(Binary("add"), x, r.constant(np.negative(array), c))
 
 
+@rule("x + (-y) => x - y, x + y * (-z) => x - y * z", Binary)
+def subtract_negated(r: Rewriter, node: Node) -> str | None:
+    """A difference of products is 0 where they are equal, as it is written: a sum would not be rounded in
+    between (`contract` in llvm_scalar)."""
+    if node.op.fn != "add":
+        return None
+    for x, y in (node.inputs, node.inputs[::-1]):
+        if (less := _negated(r, y)) is not None:
+            return r.emit(Binary("sub"), x, less)
+    return None
+
+
+def _negated(r: Rewriter, value: str) -> str | None:
+    """What it is the opposite of; None where that is not at hand."""
+    if (made := r.made_by(value, Unary)) is not None:
+        return made.inputs[0] if made.op.fn == "neg" else None
+    product = r.made_by(value, Binary)
+    if product is None or product.op.fn != "mul" or not r.sole(value):
+        return None
+    for y, z in (product.inputs, product.inputs[::-1]):
+        factor = r.made_by(z, Unary)
+        if factor is not None and factor.op.fn == "neg":
+            return r.emit(Binary("mul"), y, factor.inputs[0])
+    return None
+
+
 @rule("x / c => x * (1 / c), c a power of two", Binary)
 def divide_by_power_of_two(r: Rewriter, node: Node) -> str | None:
     x, c = node.inputs
@@ -197,6 +223,7 @@ ARITHMETIC = (
     constant_right,
     neutral,
     subtract_constant,
+    subtract_negated,
     divide_by_power_of_two,
     combine_constants,
     square,

@@ -298,7 +298,7 @@ class _Table:
     ):
         """Of (outputs, n) values, the different ones of which stand behind `begin` others."""
         self.support = list(support)
-        self.radices = radices[self.support]
+        self.radices = self._known = radices[self.support]
         self._all = np.bitwise_or.reduce(bits, axis=0)
         self.combinations, row = np.unique(inputs[:, self.support], axis=0, return_inverse=True)
         every = np.zeros((len(values), len(self.combinations)))  # (outputs, rows)
@@ -376,10 +376,11 @@ class _Table:
         return np.where(known[at] == code, rows[at], -1)
 
     def _distant(self, rows: np.ndarray) -> np.ndarray:
-        """(inputs, answers, rows) how far each answer to an input is from that of a row."""
+        """(inputs, answers, rows) how far each answer to an input is from that of a row, by the range of the
+        examples' answers: what is asked for later changes no distance."""
         seen = self.combinations[rows].astype(np.float32).T[:, None]
         answers = np.arange(max(self.radices, default=0), dtype=np.float32)[:, None]
-        step = np.abs(answers - seen) / (2 * len(self.support) * self.radices[:, None, None])
+        step = np.minimum(np.abs(answers - seen) / self._known[:, None, None], 1) / (2 * len(self.support))
         return np.where(step > 0, 1 + step, 0).astype(np.float32)
 
     def _nearest(self, own: np.ndarray, distances: np.ndarray) -> np.ndarray:

@@ -109,4 +109,6 @@ def dealt_loops(cfg: Config, knob: str, extents: Sequence[int], default: int, wo
 
 @lru_cache(maxsize=1024)
 def divisors(n: int) -> tuple[int, ...]:
-    return tuple(d for d in range(1, n + 1) if n % d == 0)
+    """From the least to the largest."""
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return (*small, *(n // d for d in reversed(small) if d * d != n))

@@ -194,6 +194,13 @@ CASES = {
         ["Unary"],
     ),
     "x - c => x + (-c)": (X, lambda g, x: binary(g, "sub", x, f32(5)), ["Binary"]),
+    "x + (-y) => x - y, x + y * (-z) => x - y * z": (
+        {**X, "y": "f32[4,5,5]"},
+        lambda g, x, y: binary(
+            g, "add", binary(g, "add", binary(g, "mul", unary(g, "neg", x), y), x), unary(g, "neg", y)
+        ),
+        ["Binary", "Binary", "Binary"],
+    ),
     "x / c => x * (1 / c), c a power of two": (X, lambda g, x: binary(g, "div", x, num(-8)), ["Binary"]),
     "(x + a) + b => x + (a + b)": (
         X,
