@@ -47,9 +47,7 @@ class TunedTask:
     told_by: str = ""  # that machine; "" for this one
     times: dict[Point, list[float]] = field(default_factory=dict)  # alone, of what worked
     unsure: set[Point] = field(default_factory=set)  # of these, what no measurement is sure of
-    set_aside: Counter[Point] = field(
-        default_factory=Counter
-    )  # measurements that were not, beside ones that were
+    set_aside: Counter[Point] = field(default_factory=Counter)  # that were not, beside some that were
     inside: list[Record] = field(default_factory=list)  # of networks
     failed: set[Point] = field(default_factory=set)
     wrong: set[Point] = field(default_factory=set)  # once or more
