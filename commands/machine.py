@@ -13,12 +13,13 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 
+from ..compiler.target import caches_of
+from ..op_tuner.cores import allowed_cpus
 from ..op_tuner.hardware import cpu_model
 from ..op_tuner.own_cores import machine_code, multiply_adds, seconds_at_once, vector_shape
 
@@ -68,7 +69,7 @@ def describe_machine() -> Machine:
     features = llvm.get_host_cpu_features()
     return Machine(
         cpu=f"{cpu_model()} ({llvm.get_host_cpu_name()})",
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=len(allowed_cpus()),
         memory_bytes=_memory_bytes(),
         caches=_caches(),
         isa=tuple(name for name in _ISA if features.get(name)),
@@ -158,37 +159,14 @@ def _read() -> _Read:
     return _Read(run, LOADS * floats, engine)
 
 
-@dataclass(frozen=True)
-class _Cache:
-    level: int
-    kind: str  # Data, Unified
-    size: int  # bytes
-    shared_by: str  # CPUs
-
-
-def _caches_of(cpu: int) -> list[_Cache]:
-    """The nearest first, but for those of instructions."""
-    found = []
-    for index in Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
-        try:
-            names = ("level", "type", "size", "shared_cpu_list")
-            level, kind, size, cpus = ((index / name).read_text().strip() for name in names)
-        except OSError:
-            continue
-        if kind != "Instruction" and size[-1:] in "KMG" and size[:-1].isdigit():
-            scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[size[-1]]
-            found.append(_Cache(int(level), kind, int(size[:-1]) * scale, cpus))
-    return sorted(found, key=lambda cache: cache.level)
-
-
 def _caches() -> dict[str, int]:
-    return {f"L{c.level}" + ("d" if c.kind == "Data" else ""): c.size for c in _caches_of(0)}
+    return {f"L{c.level}" + ("d" if c.kind == "Data" else ""): c.size for c in caches_of(0)}
 
 
 def _last_caches() -> int:
     """Bytes of the last caches of all CPUs that this process may use: several where there are many cores."""
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else (0,)
-    return sum({(c.level, c.shared_by): c.size for cpu in cpus for c in _caches_of(cpu)[-1:]}.values())
+    last = (cache for cpu in allowed_cpus() for cache in caches_of(cpu)[-1:])
+    return sum({cache.shared_by: cache.size for cache in last}.values())
 
 
 def _memory_bytes() -> int:

@@ -228,7 +228,8 @@ def host() -> Target:
     more = tuple(f for f in (*VNNI, *AMX) if f in _this_cpu()[1] and best.arch == "x86_64")
     if not _may_use_tiles():
         more = tuple(f for f in more if f not in AMX)
-    caches: dict[str, Any] = {f"l{level}": size for level, size in _caches().items()}
+    sizes = {cache.level: cache.size for cache in caches_of(0)}
+    caches: dict[str, Any] = {f"l{level}": size for level, size in sizes.items() if level in (1, 2, 3)}
     if best.arch == "aarch64" and "l2" in caches and "l3" not in caches:  # the last one is l3, too
         caches["l3"] = max(best.l3 if best.cpu == cpu else 0, caches["l2"])
     return replace(best, name="host", cpu=cpu, features=(*best.features, *more), **caches)
@@ -310,19 +311,29 @@ def _may_use_tiles() -> bool:
     return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 
 
-def _caches() -> dict[int, int]:
-    """Data cache sizes by level, from the kernel; empty where it does not say."""
-    sizes: dict[int, int] = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+@dataclass(frozen=True)
+class Cache:
+    level: int
+    kind: str  # Data, Unified
+    size: int  # bytes
+    shared_by: str  # CPUs; "" where the system does not say
+
+
+def caches_of(cpu: int) -> list[Cache]:
+    """The nearest first, but for those of instructions, from the kernel; empty where it does not say."""
+    found = []
+    for index in sorted(Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
         try:
-            if (index / "type").read_text().strip() == "Instruction":
-                continue
-            text = (index / "size").read_text().strip()
-            unit = {"K": KIB, "M": MIB}.get(text[-1], 1)
-            sizes[int((index / "level").read_text())] = int(text.rstrip("KM")) * unit
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+            shared = index / "shared_cpu_list"
+            cpus = shared.read_text().strip() if shared.exists() else ""
+            unit = {"K": KIB, "M": MIB, "G": 1024 * MIB}.get(size[-1:], 1)
+            cache = Cache(int(level), kind, int(size.rstrip("KMG")) * unit, cpus)
         except (OSError, ValueError):
             continue
-    return {level: size for level, size in sizes.items() if level in (1, 2, 3)}
+        if kind != "Instruction":
+            found.append(cache)
+    return sorted(found, key=lambda cache: cache.level)
 
 
 def host_threads() -> int:

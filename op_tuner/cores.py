@@ -28,13 +28,23 @@ class Cores:
     spare: frozenset[int]
 
 
+def allowed_cpus() -> set[int]:
+    """Those that this process may use."""
+    return os.sched_getaffinity(0) if _CAN_PIN else set(range(os.cpu_count() or 1))
+
+
+def allowed_cores() -> list[frozenset[int]]:
+    """Of these CPUs those of each core, the first core first."""
+    allowed = allowed_cpus()
+    return sorted({frozenset(_siblings(cpu) & allowed) for cpu in allowed}, key=min)
+
+
 def divide(threads: int) -> Cores:
     """One CPU of each of as many cores as there are threads, the last cores first, since the first one serves
     interrupts; every CPU where there are too few."""
-    allowed = os.sched_getaffinity(0) if _CAN_PIN else set(range(os.cpu_count() or 1))
-    groups = sorted({frozenset(_siblings(cpu) & allowed) for cpu in allowed}, key=min)
+    groups = allowed_cores()
     if threads > len(groups):
-        return Cores(frozenset(allowed), frozenset())
+        return Cores(frozenset().union(*groups), frozenset())
     split = len(groups) - threads
     spare = frozenset(cpu for group in groups[:split] for cpu in group)
     return Cores(frozenset(min(group) for group in groups[split:]), spare)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import ToolError
+from ...op_tuner.cores import allowed_cores
 from .base import Arrays, Network, Peer, Runner
 
 
@@ -60,7 +58,7 @@ class OpenVino(Peer):
         options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
         if self.precision == "f32":
             options["INFERENCE_PRECISION_HINT"] = "f32"
-        if threads > _cores():  # else it leaves out those that share a core
+        if threads > len(allowed_cores()):  # else it leaves out those that share a core
             options["ENABLE_HYPER_THREADING"] = True
         compiled = core.compile_model(core.read_model(network.serialized), "CPU", options)
         used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
@@ -68,13 +66,3 @@ class OpenVino(Peer):
         if used not in wanted:
             raise ToolError(f"openvino computes in {used} on this CPU, not in {self.precision}")
         return OpenVinoRunner(compiled, network)
-
-
-def _cores() -> int:
-    """That this process may use and are no threads of another one."""
-    found = set()
-    for cpu in os.sched_getaffinity(0):
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-        with suppress(OSError):
-            found.add(tuple((topology / name).read_text() for name in ("physical_package_id", "core_id")))
-    return len(found) or 1

@@ -46,9 +46,8 @@ def weights_and_places(
     places = []
     for position, tap in zip(at, taps):
         base = s.call("floor", position)
-        beyond = s.select(
-            s.eq(base, position), s.const(0, position.dtype), position - base
-        )  # infinities, too
+        whole = s.eq(base, position)  # infinities are, too
+        beyond = s.select(whole, s.const(0, position.dtype), position - base)
         offset = tap + first
         share = weight(s.call("abs", s.cast(offset, acc) - s.cast(beyond, acc)))
         total = share if total is None else total * share

@@ -131,18 +131,8 @@ def test_the_line_that_compiles_with_records(tmp_path):
             "--dim",
             "n=2",
         ),
-        *(
-            "--value",
-            "rate=[1, 2]",
-            "--plan",
-            "local",
-            "--accuracy",
-            "1e-06",
-            "--memory-limit",
-            "7",
-            "--weights",
-            "compact",
-        ),
+        *("--value", "rate=[1, 2]", "--plan", "local", "--accuracy", "1e-06", "--memory-limit", "7"),
+        *("--weights", "compact"),
         *("--threads", "2", "--records", "r.jsonl", "-o", "MODULE"),
     ]
     plain = {"shapes": {}, "dims": {}, "values": {}, "target": "host"}
