@@ -73,6 +73,8 @@ class Row:
 
     @property
     def share(self) -> float:
+        if math.isinf(self.default):
+            return 0.0
         if self.default <= self.best:
             return 1.0
         return self.best / self.default

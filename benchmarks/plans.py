@@ -24,9 +24,11 @@ from burnish.commands.machine import describe_machine
 from burnish.commands.progress import show_progress
 from burnish.compiler.target import host
 from burnish.frontends.onnx.importer import import_onnx
+from burnish.graph_passes.footprint import evicting_bytes
 from burnish.graph_passes.plan_layout import MODES, LayoutPlan, PlanOptions, plan_layout
 from burnish.models import zoo
 from burnish.module import Module
+from burnish.op_tuner.records import default_path, tuned_configs
 from burnish.runtime.binding import Context
 
 NETWORKS = ("resnet50", "inception_v1", "inception_v2", "densenet121", "mobilenet_v2")
@@ -95,6 +97,7 @@ def compile_plans(name: str, options: argparse.Namespace) -> list[Planned]:
         measure = costs == "measured"
         with show_progress() as progress:
             known = {"records": options.records, "progress": progress}
+            configs = tuned_configs(options.records or default_path(), evicting_bytes(graph, target))
             ask = pipeline.price if measure else pipeline.predict
             cost = ask(graph, target, options.threads, PlanOptions(), **(known if measure else {}))
             for mode in MODES:
@@ -105,7 +108,9 @@ def compile_plans(name: str, options: argparse.Namespace) -> list[Planned]:
                 key = tuple(map(str, choices))
                 if key not in same:
                     given = {"measure": True, **known} if measure else {"progress": progress}
-                    same[key] = pipeline.compile(model, threads=options.threads, plan=mode, **given)
+                    same[key] = pipeline.compile(
+                        model, threads=options.threads, plan=mode, pick_config=configs, **given
+                    )
                 found.append(Planned(costs, mode, plan, planning, same[key], []))
     return found
 

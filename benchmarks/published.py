@@ -110,6 +110,7 @@ def row(network: Published, group: dict[str, Any], verdict: str) -> tuple[str, f
     own, *others = (f"{1e3 * t['middle']:.3g}" if t else "–" for t in times)
     found = rows["burnish"].get("speed")
     speed = float(found["middle"]) if found else math.nan
+    verdict = "; ".join([*filter(None, [rows["burnish"].get("reason")]), verdict])
     cells = [network.name, str(group["threads"]), f"**{own}**", *others, f"{speed:.2f}" if found else "–"]
     return f"| {' | '.join([*cells, verdict])} |", speed
 
@@ -137,12 +138,18 @@ def main(arguments: Sequence[str]) -> int:
             )
             if not times.exists():
                 print(f"| {network.name} | {options.threads} | {measured} | | | | {verdict} |", flush=True)
+                wrong += 1
                 continue
-            groups = json.loads(times.read_text())["groups"]
-        for group in groups:
+            groups = {str(group["threads"]): group for group in json.loads(times.read_text())["groups"]}
+        for threads in options.threads.replace(" ", "").split(","):
+            if (group := groups.get(threads)) is None:
+                print(f"| {network.name} | {threads} | {measured} | | | | {verdict} |", flush=True)
+                wrong += 1
+                continue
             line, speed = row(network, group, verdict)
             right = verdict.startswith("ok: ") and group["checked"]
             speeds += [speed] if right and not math.isnan(speed) else []
+            wrong += any(r["contestant"] == "burnish" and bool(r["reason"]) for r in group["rows"])
             print(line, flush=True)
     if speeds:
         mean = statistics.geometric_mean(speeds)

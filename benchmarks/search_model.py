@@ -31,6 +31,7 @@ from burnish.op_tuner.course import STRATEGIES, Course, begin
 from burnish.op_tuner.features import evaluate
 from burnish.op_tuner.model import load_xgboost
 from burnish.op_tuner.numbered import Numbered
+from burnish.op_tuner.record import Record
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.search import Random
 from burnish.op_tuner.sketch import sketch
@@ -50,8 +51,13 @@ TREES = {"eta": 0.05, "max_depth": 9, "subsample": 0.7, "colsample_bytree": 0.5,
 ROUNDS = 600
 
 
+def origin(record: Record) -> tuple[object, ...]:
+    """Times of the same one compare: of a machine, a version, and what is in the caches."""
+    return record.hardware, record.made_by, record.evict
+
+
 class Known:
-    """Times of a workload's configs by a model of those in the records."""
+    """Times of a workload's configs by a model of those in the records, of the origin of the last."""
 
     def __init__(self, name: str, records: Records):
         self.task = direct_convolution(name, host())
@@ -59,8 +65,9 @@ class Known:
         self._numbered = Numbered(self.space)
         self._times: dict[Point, float | None] = {}
         measured: dict[Point, list[float]] = {}
-        for record in records.of(self.task):
-            if record.seconds is not None:
+        known = records.of(self.task)
+        for record in known:
+            if record.seconds is not None and origin(record) == origin(known[-1]):
                 measured.setdefault(tuple(record.config.items()), []).append(record.seconds)
         points = list(measured)
         if len(points) < LEAST:

@@ -82,7 +82,8 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class Run:
     """A finished course. Times are in seconds; `returned` is (trial, median) of what the course would have
-    returned from that trial on, and `best` the least median of its CONFIRMED fastest."""
+    returned from that trial on, `best` the least median of its CONFIRMED fastest, and `taught` how many
+    measurements a model that it began with was made of."""
 
     task: str
     workload: str
@@ -95,6 +96,7 @@ class Run:
     best: float
     returned: tuple[tuple[int, float], ...]
     machine: str = ""
+    taught: int = 0
 
     def speed(self, work: int) -> float:
         """GFLOP/s."""
@@ -120,11 +122,14 @@ class Finished:
         self.runs.pop(key, None)  # the last run is the last one
         self.runs[key] = run
 
-    def of(self, task: KernelTask, trials: int) -> list[tuple[str, int]]:
+    def of(self, task: KernelTask, trials: int, taught: int = 0) -> list[tuple[str, int]]:
         """Strategies and seeds of those that would be as they were."""
-        wanted = (task.digest, trials, version(), machine())
-        runs = self.runs.values()
-        return [(r.strategy, r.seed) for r in runs if (r.task, r.trials, r.version, r.machine) == wanted]
+        wanted = (task.digest, trials, version(), machine(), taught)
+        return [
+            (r.strategy, r.seed)
+            for r in self.runs.values()
+            if (r.task, r.trials, r.version, r.machine, r.taught) == wanted
+        ]
 
     def add(self, run: Run) -> None:
         with self.path.open("a") as f:
@@ -177,7 +182,7 @@ class Measuring(NamedTuple):
 
 def run_courses(
     name: str, task: KernelTask, courses: Mapping[tuple[str, int], Course], trials: int, measuring: Measuring,
-    finished: Finished, progress: Progress,
+    finished: Finished, progress: Progress, taught: int = 0,
 ) -> None:  # fmt: skip
     """A batch of each at once, so that a slower machine is slower for all; then the fastest again."""
     times, total = measuring.told, trials * len(courses)
@@ -198,7 +203,7 @@ def run_courses(
         finished.add(
             Run(
                 *(task.digest, name, how, seed, trials, version(), tuple(map(rounded, course.times))),
-                *(rounded(course.thinking), rounded(best), returns, machine()),
+                *(rounded(course.thinking), rounded(best), returns, machine(), taught),
             )
         )
 
@@ -248,19 +253,20 @@ def transfer(
     lacking = [name for name in SOURCES if not measuring.told.of(workload(name))]
     if lacking:
         raise InputError(f"transfer needs measurements of {', '.join(lacking)}; or --no-transfer")
+    taught = sum(len(measuring.told.of(workload(name))) for name in SOURCES)
     samples: list[Samples] = []
     priors: dict[int, CostModel] = {}
     for name in TARGETS:
         task = workload(name)
         for seed in range(options.seeds or max(SEEDS.values())):
-            if {(SCRATCH, seed), (TRANSFER, seed)} <= set(finished.of(task, options.trials)):
+            if {(SCRATCH, seed), (TRANSFER, seed)} <= set(finished.of(task, options.trials, taught)):
                 continue
             if seed not in priors:
                 samples = samples or [learnt_from(source, measuring.told) for source in SOURCES]
                 priors[seed] = fit(samples, seed=seed)
             learners = {SCRATCH: Learner("rank", seed), TRANSFER: Learner("rank", seed, priors[seed])}
             courses = {(h, seed): begin("rank", Space(task), seed, own) for h, own in learners.items()}
-            run_courses(name, task, courses, options.trials, measuring, finished, progress)
+            run_courses(name, task, courses, options.trials, measuring, finished, progress, taught)
 
 
 # --- tables ----------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from .peers.base import TOLERANCE, least_tolerance
 
 MakeInputs = Callable[[onnx.ModelProto, int], Mapping[str, np.ndarray]]
 
-REFERENCE = "the reference"  # in place of a contestant's name
+REFERENCE, DEFINITIONS = "the reference", "the operators' definitions"  # in place of a contestant's name
 NOT_MEASURED = "not measured: "  # begins the reason of a row where nothing was wrong
 QUIET = 0.1  # share of one core that counts as "asleep"
 MOST_REPEATS = 200_000
@@ -182,15 +182,20 @@ def _best(first: Limits, second: Limits) -> Limits:
     )
 
 
-def relative_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+def relative_error(
+    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], exact: bool = False
+) -> float:
     """The largest difference over all outputs, relative to the output's largest absolute expected value.
 
-    A difference in shape, or a NaN or infinity on one side only, is infinite.
+    A difference in shape, or a NaN or infinity on one side only, is infinite; where integers and bools are to
+    be `exact`, any of theirs is.
     """
     worst = 0.0
     for name, want in expected.items():
         have = found.get(name)
         if have is None or have.shape != want.shape:
+            return float("inf")
+        if exact and want.dtype.kind in "iub" and not np.array_equal(have, want):
             return float("inf")
         a, b = have.astype(np.float64), want.astype(np.float64)
         finite = np.isfinite(b)
@@ -263,7 +268,14 @@ class Session:
         if not self.missing and REFERENCE not in self.failed:
             self.begins(REFERENCE)
             expected = reference_outputs(self.network, inputs)
-        judge = functools.cache(lambda: defined_outputs(self.network, inputs))
+
+        @functools.cache
+        def judge() -> Mapping[str, np.ndarray] | None:
+            if DEFINITIONS in self.failed:
+                return None
+            self.begins(DEFINITIONS)
+            return defined_outputs(self.network, inputs)
+
         if expected is None and not self.missing:
             self.progress(f"{title}: computing what the operators' definitions give")
             expected = judge()
@@ -309,10 +321,14 @@ class Session:
             seconds = time.perf_counter() - start
             entry.row = replace(entry.row, prepare_seconds=seconds, tuning_seconds=tuning)
             if expected is not None:
-                error = relative_error(found, expected)
-                limit = max(entry.peer.tolerance, least_tolerance(self.network.model))
-                if not error <= limit and entry.peer.precision == "f32" and (defined := judge()) is not None:
-                    by_definition = relative_error(found, defined)
+                least = least_tolerance(self.network.model)
+                limit = max(entry.peer.tolerance, least)
+                exact = entry.peer.precision == "f32" and not least  # indices follow what was rounded
+                error = relative_error(found, expected, exact)
+                if not error <= limit and entry.peer.precision == "f32":
+                    defined = judge()
+                    self.begins(entry.peer.name)
+                    by_definition = error if defined is None else relative_error(found, defined, exact)
                     error = by_definition if by_definition <= limit else error
                 entry.row = replace(entry.row, error=error)
                 if not error <= limit:

@@ -18,7 +18,7 @@ from rich.status import Status
 
 from ..compiler.cuda_device import CudaDevice, is_usable
 from ..compiler.target import Target, get_target
-from ..errors import BurnishError, InputError
+from ..errors import BurnishError, InfeasibleError, InputError, ModelError, UnsupportedError
 from ..graph_passes.plan_layout import PRECISIONS
 from ..module import Module
 from ..op_tuner.child import ChildEnded, answer_of
@@ -195,15 +195,21 @@ def command(
             contestants += _subjects(rounded, measure, bool(tuning), records, machine.cuda, took[kind], kind)
         contestants += peers.find_cuda(names, precisions) if machine.cuda else peers.find(names, tflite)
 
+        def prepare(name: str, model: onnx.ModelProto, kind: str) -> None:
+            if tuning:
+                how = {**tuning, "records": records, "precision": kind}
+                took[kind].update(_tune(name, model, threads, target, **how))
+            if measure and machine.gpu:  # contestants' processes cannot: the driver is in use there
+                click.echo(f"{name}: measuring its kernels", err=True)
+                for count in threads:
+                    own(model, threads=count, measure=True, records=records, precision=kind)
+
         def ahead(name: str, model: onnx.ModelProto) -> None:
             for kind in () if isinstance(gpu, str) else precisions:
-                if tuning:
-                    how = {**tuning, "records": records, "precision": kind}
-                    took[kind].update(_tune(name, model, threads, target, **how))
-                if measure and machine.gpu:  # contestants' processes cannot: the driver is in use there
-                    click.echo(f"{name}: measuring its kernels", err=True)
-                    for count in threads:
-                        own(model, threads=count, measure=True, records=records, precision=kind)
+                try:
+                    prepare(name, model, kind)
+                except (ModelError, UnsupportedError, InfeasibleError) as error:  # its row says so, too
+                    click.echo(f"{name}: {error}", err=True)
 
         timed = partial(_timed, networks, contestants, machine, gpu)
         keep = partial(write, so_far=True)

@@ -151,6 +151,7 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
     ):  # no template has its weights in blocks
         return [plain]
     if _packs_bytes(node):  # words are fewer than channels, and may be too few for a layout
+        layouts = layouts_of(result.rank, block)
         written = layouts if may_move(graph, node.outputs[0], block) else ()
         found = [Decision(a, b) for a, b in product((None, *(layouts if moving else ())), (None, *written))]
         words = words_layout(result, block)

@@ -192,11 +192,17 @@ def _stores(body: Body) -> int:
 
 
 def _value(e: Expr, known: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Of an index; what depends on data is taken to be 0."""
+    """Of an index; data are taken to be 0, and what is made of them to be in range."""
     if isinstance(e, Const):
         return np.full(1, int(e.value))
-    free = s.transform(e, lambda x: s.const(0, x.dtype) if isinstance(x, Load) else None)
+    free = s.transform(e, _guess)
     return np.atleast_1d(evaluate(free, {v: known[v] for v in s.variables(free)}, {}))
+
+
+def _guess(e: Expr) -> Expr | None:
+    if isinstance(e, Load):
+        return s.const(0, e.dtype)
+    return e.args[0] if isinstance(e, s.Call) and e.op == "checked" else None
 
 
 def _points(e: Expr, known: Mapping[str, np.ndarray]) -> int:

@@ -75,14 +75,15 @@ class Core:
     def normalise(self, u: int, v: int) -> None:
         """matrix => matrix - row minima - column minima, moved to u and v; an edge of zeros is dropped."""
         matrix = self.edges[u][v]
-        size = np.max(np.abs(matrix), where=np.isfinite(matrix), initial=0.0)
+        size = np.abs(_finite(matrix))
         rows = matrix.min(axis=1)
         matrix = matrix - _finite(rows)[:, None]
         columns = matrix.min(axis=0)
         matrix = matrix - _finite(columns)
+        size += np.abs(_finite(rows))[:, None] + np.abs(_finite(columns))
         self.costs[u] = self.costs[u] + rows
         self.costs[v] = self.costs[v] + columns
-        if matrix.max() <= ROUNDING * size:
+        if (matrix <= ROUNDING * size).all():
             del self.edges[u][v], self.edges[v][u]
             self.counts["independent"] += 1
         else:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 from numbers import Real
 from typing import Protocol
 
@@ -37,7 +37,7 @@ from .alternatives import (
     words_layout,
 )
 from .pack_weights import packed_sizes
-from .pairs import KEPT, convolution
+from .pairs import KEPT, STRIPS, convolution
 from .pbqp import Problem, Solution, solve
 from .pbqp_ilp import solve_ilp
 
@@ -163,16 +163,24 @@ def _within(planner: Planner, limit: int, memory: Callable[[LayoutPlan], int]) -
     """The cheapest of the plans of ever fewer weights that stays within the limit.
 
     What kernels need besides weights is known once they are built, hence these plans: each is of least cost
-    under a bound on its weights. The bounds do not depend on the limit, so more memory never costs more.
+    under a bound on its weights, one without memory of algorithms. They do not depend on the limit, so more
+    memory never costs more. Only where the limit does not bind is the plan proven to be the cheapest.
     """
     problem, weights = planner.problem(), planner.weights()
     plans: list[tuple[int, LayoutPlan]] = []  # (bytes that it takes at least, plan)
-    for solution in _ever_smaller(problem, weights):
+
+    def fits(solution: Solution) -> bool:
         choice = {n: solution.choice[f"n{n}"] for n in planner.options}
-        plan = replace(planner.plan(choice), optimal=solution.optimal, searched=solution.searched)
+        optimal = solution.optimal and not plans
+        plan = replace(planner.plan(choice), optimal=optimal, searched=solution.searched)
         plans.append((planner.least_weights(choice), plan))
-        if plans[-1][0] <= limit and memory(plan) <= limit:
-            return plan
+        return plans[-1][0] <= limit and memory(plan) <= limit
+
+    fitting = [plans[-1][1] for solution in islice(filter(fits, _ever_smaller(problem, weights)), 1)]
+    if len(plans) > 1 or not fitting:
+        fitting += [plans[-1][1] for _ in filter(fits, _without_algorithms(planner, problem, weights))]
+    if fitting:
+        return min(fitting, key=lambda plan: plan.cost)
     smallest = memory(plans[-1][1])
     for least, plan in sorted(plans[:-1], key=lambda p: p[0]):
         if least < smallest:
@@ -198,6 +206,22 @@ def _ever_smaller(problem: Problem, weights: Mapping[str, np.ndarray]) -> Iterat
             return
         used = _used(weights, solution)
         yield solution
+
+
+def _without_algorithms(
+    planner: Planner, problem: Problem, weights: Mapping[str, np.ndarray]
+) -> Iterator[Solution]:
+    """Of the least weights, where kernels need no memory of their own, whatever they cost."""
+    costs = dict(problem.nodes)
+    for n, decisions in planner.options.items():
+        algorithm = np.array([d.algorithm in (*ALGORITHMS, STRIPS) for d in decisions])
+        if not algorithm.all():
+            costs[f"n{n}"] = np.where(algorithm, np.inf, costs[f"n{n}"])
+    least = sum(float(values[np.isfinite(costs[name])].min()) for name, values in weights.items())
+    try:
+        yield solve_ilp(Problem(costs, problem.edges), weights, least, max_nodes=SEARCH_NODES)
+    except InfeasibleError:
+        return
 
 
 def _used(weights: Mapping[str, np.ndarray], solution: Solution) -> float:
@@ -369,7 +393,12 @@ def _most_blocked(options: Sequence[Decision], costs: np.ndarray) -> int:
     """The cheapest of those that read and write blocks, as far as there are any."""
     return min(
         range(len(options)),
-        key=lambda i: (not _blocks(options[i].writes), not _blocks(options[i].reads), costs[i]),
+        key=lambda i: (
+            not np.isfinite(costs[i]),
+            not _blocks(options[i].writes),
+            not _blocks(options[i].reads),
+            costs[i],
+        ),
     )
 
 

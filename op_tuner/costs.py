@@ -91,7 +91,7 @@ class MeasuredCosts:
         """Measures those that no record tells of, with progress; returns how many. May be interrupted.
 
         The most disturbed, at most a quarter, are measured once more at the end, when the machine may be
-        quieter: the fastest record counts.
+        quieter.
         """
         different = {task.digest: task for task in tasks}
         missing = [task for task in different.values() if self.measure and self._recorded(task) is None]
@@ -99,7 +99,7 @@ class MeasuredCosts:
         with closing(self._measure(missing)) as found:
             for done, (task, price) in enumerate(found, 1):
                 self._tell(task, done, len(missing))
-                self._known[task.digest] = price
+                self._keep(task, price)
                 if price.spread > NOISY:
                     doubts.append((price.spread * price.seconds, task))
         doubts.sort(key=lambda d: -d[0])
@@ -108,8 +108,13 @@ class MeasuredCosts:
         with closing(self._measure(disturbed)) as found:
             for done, (task, again) in enumerate(found, len(missing) + 1):
                 self._tell(task, done, total)
-                self._known[task.digest] = min(again, self._known[task.digest], key=lambda p: p.seconds)
+                self._keep(task, min(again, self._known[task.digest], key=lambda p: p.seconds))
         return len(missing)
+
+    def _keep(self, task: KernelTask, measured: Price) -> None:
+        """As the next plan finds it in the records, where a sure time counts before a faster one."""
+        kept = self._recorded(task)
+        self._known[task.digest] = replace(kept, source=measured.source) if kept else measured
 
     def _tell(self, task: KernelTask, done: int, total: int) -> None:
         if self.progress:

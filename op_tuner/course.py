@@ -61,16 +61,19 @@ class Times:
         self.measure = measure or Local(threads, evict=evict, seconds=seconds, time_limit=time_limit)
         self.measured = 0
         self._known: dict[str, dict[Point, list[float | None]]] = {}
+        self._order: dict[str, list[Point]] = {}
 
     def of(self, task: KernelTask) -> dict[Point, list[float | None]]:
         """Each config's times in the order of the records; None where it failed."""
         if task.digest not in self._known:
             known: dict[Point, list[float | None]] = {}
+            order: list[Point] = []
             machine, here = self.measure.hardware, made_by()
             for r in self.records.of(task):
                 if r.hardware == machine and r.made_by == here and r.evict == self.evict:
-                    known.setdefault(tuple(r.config.items()), []).append(r.seconds)
-            self._known[task.digest] = known
+                    order.append(tuple(r.config.items()))
+                    known.setdefault(order[-1], []).append(r.seconds)
+            self._known[task.digest], self._order[task.digest] = known, order
         return self._known[task.digest]
 
     def first(self, task: KernelTask, point: Point) -> float | None:
@@ -90,13 +93,22 @@ class Times:
 
     def again(self, task: KernelTask, points: Iterable[Point], rounds: int) -> dict[Point, float]:
         """The median of `rounds` measurements beside the first, in turns. Where one of the points lacks some,
-        all are measured anew: what was measured at different times does not compare."""
+        or had its last ones without the others, all are measured anew: what was measured at different times
+        does not compare."""
         different = list(dict.fromkeys(points))
         self.measure_missing(task, different)
-        if any(len(self.of(task)[point]) < SURE + rounds for point in different):
+        if not self._compare(task, different, rounds):
             self._repeat(task, different, SURE - 1 + rounds)  # so that none lacks any afterwards
         found = {p: [t for t in self.of(task)[p][-rounds:] if t is not None] for p in different}
         return {p: statistics.median(times) if times else float("inf") for p, times in found.items()}
+
+    def _compare(self, task: KernelTask, points: Sequence[Point], rounds: int) -> bool:
+        """Whether all have enough measurements, the last `rounds` of each in turns of all."""
+        if any(len(self.of(task)[point]) < SURE + rounds for point in points):
+            return False
+        wanted, turn = set(points), len(points)
+        order = [p for p in self._order[task.digest] if p in wanted][-rounds * turn :]
+        return all(set(order[n : n + turn]) == wanted for n in range(0, len(order), turn))
 
     def _repeat(self, task: KernelTask, points: Sequence[Point], rounds: int) -> None:
         """In turns, of which whole ones are kept: points are compared by the same ones, also where these are
@@ -108,7 +120,9 @@ class Times:
     def _keep(self, task: KernelTask, *records: Record) -> None:
         self.records.add(*records)
         for record in records:
-            self.of(task).setdefault(tuple(record.config.items()), []).append(record.seconds)
+            point = tuple(record.config.items())
+            self.of(task).setdefault(point, []).append(record.seconds)
+            self._order[task.digest].append(point)
 
     def _measured(
         self,

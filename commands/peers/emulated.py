@@ -21,7 +21,7 @@ from ...errors import InputError, ToolError
 from ...settings import EMULATOR_ROOT
 from .base import Arrays, Network
 from .burnish_peer import Burnish, algorithms
-from .litert_peer import fit
+from .litert_peer import INWARD, OUTWARD, fit
 from .tflite import load_schema, to_tflite
 
 
@@ -189,13 +189,14 @@ class EmulatedLiteRT(EmulatedPeer):
         shapes = _input_shapes(data, schema)
         if len(shapes) != len(network.input_names):
             raise ToolError("the .tflite file has other inputs than the ONNX file")
-        feeds = {name: fit(inputs[name], shape, name) for name, shape in zip(network.input_names, shapes)}
+        inward, outward = ((), ()) if given else (INWARD, OUTWARD)
+        feeds = {n: fit(inputs[n], shape, n, inward) for n, shape in zip(network.input_names, shapes)}
         program = _python_program(self.system, LITERT, model, feeds, network.output_names, folder)
 
         def outputs() -> dict[str, np.ndarray]:
             arrays = program.outputs()
             wanted = {name: network.output_shape(name) for name in arrays}
-            return {name: fit(a, wanted[name] or a.shape, name) for name, a in arrays.items()}
+            return {n: fit(a, wanted[n] or a.shape, n, outward) for n, a in arrays.items()}
 
         return EmulatedProgram(program.command, outputs, program.options)
 

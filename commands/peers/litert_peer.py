@@ -13,13 +13,20 @@ from ...errors import InputError, ToolError
 from .base import Arrays, Network, Peer, Runner
 from .tflite import load_schema, to_tflite
 
+INWARD, OUTWARD = (0, 2, 3, 1), (0, 3, 1, 2)
+"""How the axes of images are turned for a file that `to_tflite` wrote, and those of what it gives."""
 
-def _permutation(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Axes that turn `source` into `target`: none, channels first ↔ last, else the first that fit."""
+
+def _permutation(
+    source: tuple[int, ...], target: tuple[int, ...], known: tuple[int, ...] = ()
+) -> tuple[int, ...] | None:
+    """Axes that turn `source` into `target`: those `known`, none, channels first ↔ last, else the first that
+    fit."""
     rank = len(source)
     if rank != len(target):
         return None
-    usual = [tuple(range(rank))]
+    usual = [known] if len(known) == rank else []
+    usual.append(tuple(range(rank)))
     if rank >= 3:
         usual += [(0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))]
     for axes in itertools.chain(usual, itertools.permutations(range(rank))):
@@ -28,9 +35,10 @@ def _permutation(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int,
     return None
 
 
-def fit(array: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """`array` with its axes in the order of `shape`; ToolError where it cannot be."""
-    axes = _permutation(array.shape, shape)
+def fit(array: np.ndarray, shape: tuple[int, ...], name: str, known: tuple[int, ...] = ()) -> np.ndarray:
+    """`array` with its axes in the order of `shape`; ToolError where it cannot be. `known`: the order, for
+    arrays of as many axes, since shapes do not tell where sizes are equal."""
+    axes = _permutation(array.shape, shape, known)
     if axes is not None:
         return np.asarray(array.transpose(axes), order="C")
     if array.size == np.prod(shape, dtype=np.int64):
@@ -39,8 +47,8 @@ def fit(array: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
 
 
 class LiteRTRunner(Runner):
-    def __init__(self, interpreter: Any, network: Network):
-        self.interpreter = interpreter
+    def __init__(self, interpreter: Any, network: Network, given: bool):
+        self.interpreter, self.given = interpreter, given
         self.network = network
         self.inputs = interpreter.get_input_details()
         self.details = interpreter.get_output_details()
@@ -49,7 +57,8 @@ class LiteRTRunner(Runner):
 
     def bind(self, inputs: Arrays) -> Callable[[], object]:
         for name, detail in zip(self.network.input_names, self.inputs):
-            array = fit(inputs[name], tuple(int(dim) for dim in detail["shape"]), name)
+            shape = tuple(int(dim) for dim in detail["shape"])
+            array = fit(inputs[name], shape, name, () if self.given else INWARD)
             self.interpreter.set_tensor(detail["index"], array.astype(detail["dtype"], copy=False))
         return self.interpreter.invoke
 
@@ -58,7 +67,7 @@ class LiteRTRunner(Runner):
         for name, detail in zip(self.network.output_names, self.details):
             array = self.interpreter.get_tensor(detail["index"])
             shape = self.network.output_shape(name)
-            arrays[name] = array if shape is None else fit(array, shape, name)
+            arrays[name] = array if shape is None else fit(array, shape, name, () if self.given else OUTWARD)
         return arrays
 
     def close(self) -> None:
@@ -86,4 +95,4 @@ class LiteRT(Peer):
         data = Path(path).read_bytes() if path else to_tflite(network.model, load_schema(site))
         interpreter = Interpreter(model_content=data, num_threads=threads)
         interpreter.allocate_tensors()
-        return LiteRTRunner(interpreter, network)
+        return LiteRTRunner(interpreter, network, given=path is not None)

@@ -254,6 +254,9 @@ def test_relative_error():
     assert relative_error({"y": np.zeros((2, 2), np.float32)}, expected) == float("inf")
     assert relative_error({}, expected) == float("inf")
     assert relative_error({"y": np.zeros(0)}, {"y": np.zeros(0)}) == 0
+    index, near = {"y": np.array([20000])}, {"y": np.array([20001])}
+    assert relative_error(near, index) == 5e-5 and relative_error(near, index, exact=True) == float("inf")
+    assert relative_error(index, index, exact=True) == 0
 
 
 def test_settle_waits_for_spinning_threads():

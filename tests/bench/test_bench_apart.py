@@ -121,6 +121,18 @@ def test_where_the_reference_crashes_definitions_judge_if_they_can(monkeypatch, 
     assert [len(row.seconds) for row in group.rows] == [3, 3]
 
 
+@pytest.mark.parametrize("reference", [True, False])
+def test_definitions_that_end_the_process_are_nobodys_fault(monkeypatch, reference):
+    monkeypatch.setattr(engine, "defined_outputs", lambda *_: end(signal.SIGKILL))
+    if not reference:
+        monkeypatch.setattr(engine, "reference_outputs", lambda *_: None)
+    found, _ = compare(FakePeer("burnish", 1.0, subject=True, wrong_by=0.5), FakePeer("peer", 2.0))
+    (group,) = found.groups
+    own, peer = group.rows
+    assert group.checked == reference and peer.reason is None and len(peer.seconds) == 3
+    assert own.reason is None if not reference else own.reason.startswith("wrong: differs by")
+
+
 def test_a_process_that_ends_by_itself_is_an_error(monkeypatch):
     monkeypatch.setattr(engine.Session, "compare", lambda *_: os._exit(4))
     with pytest.raises(BurnishError, match="relu: comparing ended the process with code 4"):

@@ -100,6 +100,7 @@ def test_failing_defaults(tmp_path):
     row = defaults.Row(w, float("inf"), 1e-3, 5)
     assert row.share == 0 and "| fails | 1000.0 | 0.000 |" in defaults.text([row])
     assert defaults.Row(w, 1e-3, 1.1e-3, 5).share == 1.0
+    assert defaults.Row(w, float("inf"), float("inf"), 5).share == 0
     assert "nothing has been compared" in defaults.text([])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
+from pathlib import Path
 
 import onnx
 
@@ -10,6 +12,25 @@ from .networks import relu
 from .scripts import script
 
 published = script("published")
+
+
+def test_what_is_missing_is_said(tmp_path, monkeypatch, capsys):
+    rows = [{"contestant": "burnish", "reason": "no memory", "speed": None}]
+
+    def burnish(command, *arguments):
+        if command == "bench":
+            group = {"threads": 1, "checked": True, "rows": rows}
+            Path(arguments[arguments.index("--json") + 1]).write_text(json.dumps({"groups": [group]}))
+        return "ok: 2 checks" if command == "verify" else "error: killed"
+
+    monkeypatch.setattr(published, "burnish", burnish)
+    monkeypatch.setattr(published, "fetch", lambda *_: tmp_path / "relu.onnx")
+    monkeypatch.setattr(
+        published, "NETWORKS", (published.Published("relu", "some-models==1.0", "relu.onnx"),)
+    )
+    assert published.main(["--threads", "1, 2"]) == 1
+    one, two = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| relu")]
+    assert "no memory; ok: 2 checks" in one and two.startswith("| relu | 2 | error: killed |")
 
 
 def test_a_row_for_each_network(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from .scripts import script
@@ -21,6 +23,13 @@ def test_searches_are_judged_by_a_model_of_what_was_measured(tmp_path, capsys):
     numbers = own.split(" | ")[1:]
     assert own.startswith("| c11 |") and together.split(" | ")[1:] == numbers
     assert 1 <= int(numbers[0]) <= int(numbers[1]) <= int(numbers[2]) <= 36
+    kept = search_model.Records(records, shipped=False)
+    task = search_model.direct_convolution("c11", search_model.host())
+    last = kept.of(task)[-1]
+    slower = [replace(r, burnish="0.0.0", seconds=10 * r.seconds) for r in kept.of(task)[::2]]
+    kept.add(*slower, last)
+    times = search_model.Known("c11", kept).times([tuple(r.config.items()) for r in kept.of(task)])
+    assert max(times) < 3 * min(times), "times of another version teach nothing"
 
 
 def test_a_workload_without_records_is_an_error(tmp_path):

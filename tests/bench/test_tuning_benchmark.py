@@ -90,6 +90,16 @@ def test_learned_models_and_transfer(tmp_path, capsys, monkeypatch):
     assert all(line in second for line in ("| c11 | 1 |", "| matmul1024 | 1 |", "| geomean |"))
     assert (tmp_path / "new" / "tuning-curves.png").stat().st_size > 1000
     assert (tmp_path / "new" / "tuning-transfer.png").stat().st_size > 1000
+    more = ["--workloads", "c3", "--records", str(tmp_path / "t.jsonl"), "--trials", "10", "--seeds", "2"]
+    few = taught(tmp_path / "t.courses", 0)
+    tuning.main([*more, "--strategies", "random"], measure=Measurer())
+    again, other = taught(tmp_path / "t.courses", 0), taught(tmp_path / "t.courses", 1)
+    assert len(few) == 1 and again == other > few, "once more, by a model of all there is"
+
+
+def taught(courses, seed):
+    runs = tuning.Finished(courses).runs.values()
+    return sorted({r.taught for r in runs if (r.strategy, r.seed) == (tuning.TRANSFER, seed)})
 
 
 def test_pictures_that_cannot_be_drawn_are_refused_before_anything_is_measured(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """Compiled models at their edges: wrong indices, empty tensors, scalars, outputs that are inputs."""
 
+from functools import cache
+
 import numpy as np
 import onnx
 import pytest
@@ -30,13 +32,18 @@ def compiled(m: onnx.ModelProto) -> pipeline.Module:
     return pipeline.compile(m, threads=2, cache=False)
 
 
+@cache
+def picker(op: str) -> pipeline.Module:
+    names = ["x", "at"] + (["x"] if op == "ScatterElements" else [])
+    nodes = [helper.make_node(op, names, ["g"], "picker"), helper.make_node("Relu", ["g"], ["y"], "relu")]
+    return compiled(model(nodes, {"x": (FLOAT, [7]), "at": (INT64, [7])}, {"y": (FLOAT, [7])}))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("bad", [7, -8, 2**40, -(2**62), 2**62])
 @pytest.mark.parametrize("op", ["Gather", "GatherElements", "ScatterElements"])
 def test_an_index_out_of_range_names_the_node(op, bad, threads):
-    names = ["x", "at"] + (["x"] if op == "ScatterElements" else [])
-    nodes = [helper.make_node(op, names, ["g"], "picker"), helper.make_node("Relu", ["g"], ["y"], "relu")]
-    m = compiled(model(nodes, {"x": (FLOAT, [7]), "at": (INT64, [7])}, {"y": (FLOAT, [7])}))
+    m = picker(op)
     x, at = np.arange(7, dtype=np.float32), np.array([0, 6, -7, -1, 3, 2, 1])
     before = m.run({"x": x, "at": at}, threads)["y"].copy()
     at[4] = bad

@@ -14,12 +14,13 @@ from burnish.compiler.templates.gpu.common import spread
 from burnish.compiler.templates.registry import ALGORITHMS
 from burnish.errors import UnsupportedError
 from burnish.frontends.onnx.importer import import_onnx
-from burnish.graph_passes.alternatives import alternatives
+from burnish.graph_passes.alternatives import Decision, alternatives
 from burnish.graph_passes.gpu_time import program_time
 from burnish.graph_passes.pairs import KEPT
 from burnish.graph_passes.plan_layout import MODES, PlanOptions, plan_layout
 from burnish.graph_passes.predict_gpu import PredictedGpuCost, predicted_cost
 from burnish.models import zoo
+from onnx import TensorProto, helper, numpy_helper
 
 from ..passes import test_pairs, test_plan_layout
 
@@ -61,6 +62,25 @@ def test_the_global_plan_is_the_best_and_only_of_what_gpus_can(network, target):
         for decision in plan.decisions.values():
             assert KEPT not in (decision.reads, decision.writes)
             assert ALGORITHMS[decision.algorithm].kind == "gpu" if decision.algorithm in ALGORITHMS else True
+
+
+@pytest.mark.parametrize("target", ["opencl", "cuda-sm90"])
+def test_indices_that_data_decide_are_priced(target):
+    """They are guessed to be in range: without the data nobody knows."""
+    table = numpy_helper.from_array(np.arange(30, dtype=np.float32), "table")
+    less = numpy_helper.from_array(np.array([2000], np.int64), "less")
+    nodes = [
+        helper.make_node("Sub", ["years", "less"], ["at"]),
+        helper.make_node("Gather", ["table", "at"], ["y"]),
+    ]
+    years = helper.make_tensor_value_info("years", TensorProto.INT64, [8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [years], [y], [table, less])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    machine = TARGETS[target]
+    fused = pipeline.optimise(import_onnx(model), machine, 1, stop_after="fuse")
+    assert len(fused.nodes) == 1
+    assert 0 < predicted_cost(machine, 1).node(fused, fused.nodes[0], Decision()) < 1
 
 
 def test_layouts_are_alternatives_of_a_convolution():

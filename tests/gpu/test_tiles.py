@@ -134,6 +134,7 @@ def test_what_reads_memory_to_find_its_place_is_no_copy():
     assert is_copy(select(lt(i, 3), Load("x", (i,), F32), zero))
     assert not is_copy(select(lt(i, 3), Load("x", (Load("at", (i,), I64),), F32), zero))
     assert not is_copy(select(lt(i, 3), Load("x", (i,), F16), const(0.0, F16)))
+    assert not is_copy(select(lt(Load("mask", (i,), F32), zero), Load("x", (i,), F32), zero))
 
 
 def test_oclgrind_finds_no_races(opencl, require_tool, tmp_path):

@@ -64,14 +64,15 @@ def test_told_features_are_those_of_lowered_programs(task):
     points = list(dict.fromkeys(space.draw(rng) for _ in range(150)))
     known, held = points[: -len(points) // 3], points[-len(points) // 3 :]
     bulk = Bulk()
-    bulk.add(numbered.rows(known), lowered(task, known))
+    examples = lowered(task, known)
+    bulk.add(numbered.rows(known), examples)
     rows, sure = bulk.rows(numbered.rows(held))
     true = evaluate(lowered(task, held))
     wrong = sure & (rows != true).any(axis=1)
     assert wrong.sum() <= max(2, 0.02 * len(held)), [held[n] for n in np.flatnonzero(wrong)]
     assert np.isfinite(rows).all() and (rows >= 0).all() and rows.shape == (len(held), len(NAMES))
     again, certain = bulk.rows(numbered.rows(known))
-    np.testing.assert_array_equal(again, evaluate(lowered(task, known)))
+    np.testing.assert_array_equal(again, evaluate(examples))
     assert certain.all()
 
 
@@ -91,9 +92,10 @@ def test_features_that_are_kept_are_forgotten_where_there_are_too_many(monkeypat
     numbered = Numbered(space)
     points = [space.draw(rng) for _ in range(60)]
     asked = numbered.draw(600, np.random.default_rng(0))
-    expected = told(numbered.rows(points), lowered(task, points)).features(asked)
+    examples = lowered(task, points)
+    expected = told(numbered.rows(points), examples).features(asked)
     monkeypatch.setattr(bulk_module, "KEPT", 32)
-    few = told(numbered.rows(points), lowered(task, points))
+    few = told(numbered.rows(points), examples)
     parts = [few.features(asked[at : at + 50]) for at in range(0, 600, 50)]
     np.testing.assert_array_equal(np.concatenate(parts), expected)
     few.fit()

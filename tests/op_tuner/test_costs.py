@@ -83,6 +83,25 @@ def test_the_most_disturbed_are_measured_again_at_the_end(tmp_path, monkeypatch)
     assert told[-1][1:] == (10, 10)
 
 
+def test_what_was_measured_twice_costs_what_its_records_say(tmp_path, monkeypatch):
+    """A sure time, though a disturbed one was faster: the next plan goes by records."""
+    tasks, calls = [double(n) for n in range(10, 14)], []
+
+    def shaken(self, candidates, alone):
+        for n, task in enumerate(c.task for c in candidates):
+            calls.append(task.digest)
+            again = calls.count(task.digest) > 1
+            spread = 0.5 if task is tasks[1] and not again else 0.01
+            yield n, Measurement(1.2e-3 if again else 1e-3, spread, 20)
+
+    monkeypatch.setattr(costs.Local, "__call__", shaken)
+    cost = MeasuredCosts(tmp_path / "r.jsonl", host(), 1, **FAST)
+    assert cost.ensure(tasks) == 4 and len(calls) == 5
+    later = MeasuredCosts(tmp_path / "r.jsonl", host(), 1, **FAST)
+    assert [cost.known(t).seconds for t in tasks] == [later.known(t).seconds for t in tasks]
+    assert cost.known(tasks[1]).seconds == 1.2e-3
+
+
 def test_a_task_that_fails_costs_without_end_and_is_tried_twice(tmp_path):
     path, task = tmp_path / "r.jsonl", double()
     options = {**FAST, "pick_config": lambda task: Doing(leave)}

@@ -117,6 +117,17 @@ def test_times_of_two_sessions_are_not_compared(tmp_path, task):
     assert slow.again(task, points, 3) == {points[0]: 16e-3, points[1]: 2e-3}
 
 
+def test_turns_with_others_do_not_count(tmp_path, task):
+    """All have enough measurements, but of turns at different speeds."""
+    a, b, c = ((("x", x), ("y", y)) for x, y in ((8, 7), (5, 3), (5, 4)))
+    times_of(tmp_path, Measurer()).again(task, [a, b], 3)
+    times_of(tmp_path, Measurer(scale={task.name: 2e-3})).again(task, [b, c], 3)
+    last = times_of(tmp_path, Measurer(scale={task.name: 3e-3}))
+    assert last.again(task, [c, a], 3) == {c: 6e-3, a: 24e-3}
+    count = last.measured
+    assert last.again(task, [a, c], 3) == {c: 6e-3, a: 24e-3} and last.measured == count
+
+
 def test_a_turn_that_was_interrupted_does_not_count(tmp_path, task):
     """The points' last times are of the same turns."""
     points = [(("x", 8), ("y", 7)), (("x", 5), ("y", 3))]

@@ -79,6 +79,31 @@ def test_limits_bind_and_more_memory_never_costs_more(planning):
         planned(least - 1)
 
 
+def test_only_a_plan_that_no_limit_binds_is_proven(planning):
+    _, planned = planning
+    assert planned(1 << 40).optimal and not planned(smallest(planned)).optimal
+
+
+@pytest.mark.parametrize("cheap", ["im2row", "im2col"])
+def test_costs_do_not_decide_whether_there_is_a_plan(planning, cheap):
+    """Of the plans of the least weights another is the cheapest, whose kernels need memory of their own."""
+    memory, planned = planning
+
+    class Measured(PredictedCost):
+        def node(self, graph, node, decision):
+            return super().node(graph, node, decision) * (0.01 if decision.algorithm == cheap else 1)
+
+    graph = pipeline.optimise(import_onnx(network()), TARGET, THREADS, stop_after="fuse")
+    least, costs = smallest(planned), Measured(TARGET, THREADS)
+    plan = plan_layout(graph, BLOCK, costs, PlanOptions(memory_limit=least), memory)
+    assert memory(plan) <= least
+    plans = [
+        plan_layout(graph, BLOCK, costs, PlanOptions(memory_limit=limit), memory)
+        for limit in np.linspace(least, memory(planned(None)), 5).astype(int).tolist()
+    ]
+    assert all(tight.cost >= loose.cost for tight, loose in pairwise(plans))
+
+
 def test_the_module_stays_within_the_limit(planning):
     memory, planned = planning
     limit = (smallest(planned) + memory(planned(None))) // 2

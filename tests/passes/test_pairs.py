@@ -130,6 +130,19 @@ def test_both_halves_or_neither(mode):
     assert np.isfinite([cheap.cost, dear.cost]).all()
 
 
+def test_half_of_a_pair_is_not_taken_for_want_of_anything_else_in_blocks():
+    """A depthwise convolution that failed in blocks: its other alternatives are plain and a pair's half."""
+
+    class Failing(PredictedCost):
+        def node(self, graph, node, decision):
+            failed = node.outputs[0] == "b" and decision.reads is not None and decision.writes is not KEPT
+            return np.inf if failed else super().node(graph, node, decision)
+
+    graph = fused(network())
+    fixed = plan_layout(graph, BLOCK, Failing(TARGET, 1), PlanOptions("fixed"))
+    assert np.isfinite(fixed.cost)
+
+
 def test_the_merged_node_is_priced():
     """The task whose cost a plan counts is the one that its graph holds."""
     graph = fused(network())

@@ -113,6 +113,11 @@ def test_separable_edge_is_independent() -> None:
     assert solution.cost == pytest.approx(brute_force(Problem(nodes, edges)).cost)
 
 
+def test_large_costs_of_some_choices_do_not_hide_small_ones_of_others() -> None:
+    nodes = {"u": np.zeros(2), "v": np.array([3.0, 0.0])}
+    assert agrees_with_brute_force(Problem(nodes, {("u", "v"): np.array([[1e15, 1e15], [0.0, 5.0]])}))
+
+
 def test_empty_and_single_problems() -> None:
     assert solve(Problem({}, {})).choice == brute_force(Problem({}, {})).choice == {}
     alone = solve(Problem({"a": np.array([2.0, np.inf, -1.0])}, {}))

@@ -234,6 +234,29 @@ def test_operand_of_lower_rank():
     np.testing.assert_allclose(got, -feeds["a"] - feeds["b"], rtol=1e-6)
 
 
+def test_words_of_an_operand_of_lower_rank():
+    """So are those of words of bytes."""
+    rng = np.random.default_rng(3)
+    shapes = {"a": (32, 4, 4), "b": (1, 32, 4, 4)}
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, None)
+    constants = {
+        "scale": np.float32(0.05), "zero": np.uint8(128),
+        "w": rng.integers(-9, 9, (16, 32, 5, 5), np.int8),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Sub", ["a", "b"], ["d"]),
+        helper.make_node("QuantizeLinear", ["d", "scale", "zero"], ["q"]),
+        helper.make_node("ConvInteger", ["q", "w"], ["y"], pads=[2] * 4),
+    ]
+    weights = [numpy_helper.from_array(np.asarray(w), n) for n, w in constants.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    got = pipeline.compile(model, target="x86-64-v3").run(feeds)["y"]
+    np.testing.assert_array_equal(got, interpret(import_onnx(model), feeds)["y"])
+
+
 def test_unknown_mode():
     with pytest.raises(InputError, match="expected one of global"):
         PlanOptions("best")

@@ -51,10 +51,12 @@ class SharedFactor:
 def is_copy(factor: Expr) -> bool:
     """Whether elements are zero or what is in memory, in words that GPUs copy on their own.
 
-    A copy's address is computed for every element, also where zero is copied: nothing may be read for it.
+    A copy's address, and what decides whether it is zero, are computed for every element, also where zero is
+    copied: nothing may be read for them.
     """
     if isinstance(factor, Select):
-        return factor.other == s.const(0, factor.dtype) and is_copy(factor.then)
+        zero = factor.other == s.const(0, factor.dtype)
+        return zero and not s.touches_memory(factor.cond) and is_copy(factor.then)
     if not isinstance(factor, Load) or factor.dtype.bytes not in (4, 8):
         return False
     return not any(s.touches_memory(e) for e in factor.index)
