@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -114,6 +114,12 @@ def read(path: Path, start: int = 0, whole: bool = False, strict: bool = True) -
     return found, start + end
 
 
+@cache
+def _read_once(folder: Path) -> tuple[Record, ...]:
+    """Of all files of a folder that does not change: a second for each ten compilations of a small model."""
+    return tuple(record for file in sorted(folder.glob("*.jsonl")) for record in read(file)[0])
+
+
 class Records:
     """The records of a file that may grow meanwhile, and, read-only, those that ship with Burnish.
 
@@ -129,8 +135,7 @@ class Records:
         self._without_work: list[Record] = []
         self._machines: dict[str, Hardware] = {}  # whose times count, by target
         self.of_plans: list[Record] = []  # of whole plans
-        for file in sorted(SHIPPED.glob("*.jsonl")) if shipped else ():
-            self._take(read(file)[0])
+        self._take(_read_once(SHIPPED) if shipped else ())
         if own:
             self.refresh(strict=True)
 
@@ -274,6 +279,7 @@ def _with_caches_of(machine: Hardware, task: KernelTask) -> KernelTask:
     return replace(task, target=replace(task.target, l1=machine.l1, l2=machine.l2, l3=machine.l3))
 
 
+@lru_cache(maxsize=1 << 14)
 def work_of(key: str) -> str:
     """A task's key but for the target, which may be of several words: `name algorithm TARGET threads=…`."""
     head, threads, rest = key.partition(" threads=")

@@ -14,6 +14,7 @@ from burnish.errors import UnsupportedError
 from burnish.models import zoo
 from onnx import TensorProto, helper, numpy_helper
 
+from .needed import need
 from .networks import relu
 
 
@@ -42,8 +43,7 @@ CASES = [
 @pytest.mark.parametrize("name", ["gcc", "graphite", "polly"])
 def test_computes_the_convolution(name, case):
     (peer,) = peers.find([name])
-    if peer.available():
-        pytest.skip(peer.available())
+    need(peer)
     net = network(**case)
     x = {"x": np.random.default_rng(1).standard_normal((2, 4, 9, 7), np.float32)}
     want = peers.OnnxRuntime().prepare(net, 1).run(x)["y"]
@@ -81,8 +81,7 @@ def test_the_compiler_says_what_it_chose():
 def test_denormals_stay_what_they_are(name):
     """What a compiler's start-up code sets holds for the whole process, Burnish's kernels included."""
     (peer,) = peers.find([name])
-    if peer.available():
-        pytest.skip(peer.available())
+    need(peer)
     peer.prepare(network(), 1).run({"x": np.ones((2, 4, 9, 7), np.float32)})
     smallest = np.full(64, np.finfo(np.float32).tiny, np.float32)
     assert (smallest * np.float32(0.5) > 0).all()

@@ -7,13 +7,12 @@ from burnish.commands import peers
 from burnish.commands.peers.ncnn_peer import require_layers
 from burnish.errors import InputError, ToolError
 
+from .needed import need
 from .networks import convolution, convolution_reference, relu
 
 
 def prepare(peer, network, threads=1):
-    reason = peer.available()
-    if reason is not None:
-        pytest.skip(f"{peer.name} {reason}")
+    need(peer)
     return peer.prepare(network, threads)
 
 
@@ -50,8 +49,7 @@ def test_openvino_in_bfloat16_is_close_or_says_that_it_is_not_bfloat16():
 
 def test_litert_runs_a_channels_last_file_of_a_channels_first_network(tmp_path):
     peer = peers.LiteRT({"relu": tmp_path / "relu.tflite"})
-    if peer.available() is not None:
-        pytest.skip("litert is not installed")
+    need(peer)
     (tmp_path / "relu.tflite").write_bytes(relu_tflite((1, 4, 5, 3)))
     runner = prepare(peer, peers.Network("relu", relu((1, 3, 4, 5))))
     x = np.random.default_rng(2).standard_normal((1, 3, 4, 5), np.float32)
@@ -65,8 +63,7 @@ def test_a_missing_tflite_file_is_named(tmp_path):
 
 
 def test_ncnn_names_the_layers_that_it_lacks():
-    if peers.Ncnn().available() is not None:
-        pytest.skip("ncnn is not installed")
+    need(peers.Ncnn())
     param = "7767517\n3 3\nInput in0 0 1 in0\n{} a 1 1 in0 1\nReLU r 1 1 1 out0\n"
     require_layers(param.format("Sigmoid"))
     with pytest.raises(ToolError, match=r"ncnn lacks what pnnx made of this model: Gather$"):

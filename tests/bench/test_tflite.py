@@ -11,6 +11,7 @@ from burnish.models import zoo
 from onnx import helper
 
 from ..conftest import require_module
+from .needed import need
 from .networks import make, relu
 
 RNG = np.random.default_rng(3)
@@ -76,14 +77,23 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_litert_computes_the_same(name):
     litert = peers.LiteRT({})
-    if litert.available() is not None:
-        pytest.skip("litert is not installed")
+    need(litert)
     network = peers.Network(name, MODELS[name]())
     feeds = zoo.random_inputs(network.model, 0)
     expected = peers.OnnxRuntime().reference(network).run(feeds)
     found = litert.prepare(network, 1).run(feeds)
     for output, array in expected.items():
         assert np.abs(found[output] - array).max() <= 1e-5 * np.abs(array).max()
+
+
+def test_images_as_high_as_they_have_channels_are_turned_all_the_same():
+    need(litert := peers.LiteRT({}))
+    shape, weights = (1, 4, 4, 4), {"w": normal(4, 4, 3, 3)}
+    model = make([node("Conv", "x w", "y", pads=[1] * 4)], {"x": shape}, {"y": shape}, weights)
+    network, x = peers.Network("cube", model), normal(*shape)
+    found = litert.prepare(network, 1).run({"x": x})["y"]
+    expected = peers.OnnxRuntime().reference(network).run({"x": x})["y"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_what_cannot_be_written_is_named():
@@ -110,8 +120,7 @@ class FakeSchema:
 
 def test_a_relu_alone_is_an_operator():
     litert = peers.LiteRT({})
-    if litert.available() is not None:
-        pytest.skip("litert is not installed")
+    need(litert)
     x = normal(1, 3, 4, 5)
     runner = litert.prepare(peers.Network("relu", relu()), 1)
     np.testing.assert_array_equal(runner.run({"x": x})["y"], np.maximum(x, 0))

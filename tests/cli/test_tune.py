@@ -10,6 +10,7 @@ import time
 
 import burnish as package
 import numpy as np
+import onnx
 import pytest
 from burnish import pipeline
 from burnish.commands.options import parse_duration
@@ -18,6 +19,7 @@ from burnish.kernel_cache import KernelStore
 from burnish.models import zoo
 from burnish.op_tuner import records as records_module
 from burnish.op_tuner.records import Records, read
+from onnx import TensorProto, helper
 
 from ..conftest import require_module
 
@@ -131,9 +133,16 @@ def test_a_budget_is_said(burnish, tmp_path):
 
 
 def test_bench_says_when_not_all_was_measured(burnish, tmp_path):
+    """A network that cannot be tuned is no end of it."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    graph = helper.make_graph([helper.make_node("Frobnicate", ["x"], ["y"])], "g", [x], [])
+    graph.output.add().name = "y"
+    onnx.save(helper.make_model(graph), tmp_path / "odd.onnx")
     options = ("--against", "none", "--rounds", 1, "--threads", 1, "--records", tmp_path / "r.jsonl")
-    said = burnish("bench", "digits", *options, "--tune", 1).stderr
-    assert "tuned digits for 1 thread" in said and "not all default configs were measured (1 " in said
+    done = burnish("bench", tmp_path / "odd.onnx", "digits", *options, "--tune", 1, code=1)
+    assert "tuned digits for 1 thread" in done.stderr
+    assert "not all default configs were measured (1 " in done.stderr
+    assert "rows failed" in done.stderr and done.stdout.count("Frobnicate") > 0 and "digits" in done.stdout
 
 
 def heed_interrupts():

@@ -6,11 +6,13 @@ The last argument is the source, `-o FILE` says where the program goes.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import subprocess
 import sys
 import tempfile
+from hashlib import sha256
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -31,9 +33,11 @@ MOST_SHARED = 160 * 1024
 OVERLAP = re.compile(r"^  asm volatile\(\"griddepcontrol.*\n", re.MULTILINE)
 """Where a kernel waits for the one before it: here that has ended."""
 
+HEADER = "emulated_cuda.h"
 THIS_CPU = ["-march=native", *(["-mno-avx512f"] if platform.machine() == "x86_64" else [])]
 """Without the instructions that valgrind does not know."""
-LIBRARY = ["-shared", "-fPIC", "-fno-gnu-unique"]
+FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", *THIS_CPU, "-w", "-fPIC"]
+LIBRARY = ["-shared", "-fno-gnu-unique"]
 """One that goes when it is closed: with unique symbols it would stay, each module of a session."""
 
 
@@ -45,9 +49,22 @@ def host_source(source: str) -> str:
         f'    entry("{name}", {name}, {threads}, {_flag(WAITS, body)}, {_flag(MEETS, body)}),\n'
         for threads, name, body in zip(parts[::3], parts[1::3], parts[2::3])
     )
-    begin, end = ((HERE / name).read_text() for name in ("emulated_cuda.h", "emulated_cuda_end.h"))
+    end = (HERE / "emulated_cuda_end.h").read_text()
     kernels = f"namespace emulator {{\nstatic const std::vector<Entry> kernels = {{\n{table}}};\n}}\n"
-    return "\n".join([begin, source, kernels, end])
+    return "\n".join([f'#include "{HEADER}"', source, kernels, end])
+
+
+def header() -> Path:
+    """The folder of what all programs include, which takes a second, as g++ keeps it."""
+    text = (HERE / HEADER).read_bytes()
+    digest = sha256(text + repr(FLAGS).encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("BURNISH_CACHE_DIR", tempfile.gettempdir()), f"emulated-{digest}")
+    if not (folder / f"{HEADER}.gch").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        made = folder / f"{os.getpid()}.gch"
+        subprocess.run(["g++", *FLAGS, "-x", "c++-header", HERE / HEADER, "-o", made], check=True)
+        os.replace(made, folder / f"{HEADER}.gch")
+    return folder
 
 
 def _flag(pattern: re.Pattern[str], body: str) -> str:
@@ -63,8 +80,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels.cc")
         path.write_text(host_source(source.read_text()))
-        flags = ["-std=c++17", "-O1", "-ffp-contract=off", *THIS_CPU, "-w", *LIBRARY]
-        done = subprocess.run(["g++", *flags, path, "-o", f"{folder}/kernels.so"])
+        known = [f"-I{header()}", f"-I{HERE}"]
+        done = subprocess.run(["g++", *FLAGS, *LIBRARY, *known, path, "-o", f"{folder}/kernels.so"])
         if done.returncode:
             return done.returncode
         library = Path(folder, "kernels.so").read_bytes()

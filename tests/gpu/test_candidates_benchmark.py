@@ -27,7 +27,7 @@ def run(fake_gpu):
 
 
 def test_all_candidates_of_a_network_become_records(run, tmp_path):
-    how = ("--target", "cuda-sm80", "--units", 108, "--count", 4, "--jobs", 2)
+    how = ("--target", "cuda-sm80", "--units", 108, "--count", 2, "--jobs", 2)
     said = run("compile", tmp_path, "digits", *how)
     files = sorted(tmp_path.glob("*.candidates"))
     assert files and said.startswith(f"{len(files)} tasks, {len(files)} to be compiled")

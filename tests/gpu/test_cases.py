@@ -15,7 +15,7 @@ from .cases import Built, build, check, check_all, gpu_cases
 from .on_this_device import small as of_size
 
 CHUNKS = 4
-WORK_LIMIT = 3000
+WORK_LIMIT = 1200
 """Statements of a case's programs; the interpreter takes some microseconds for each."""
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ..onnx_backend.node_tests import cases, passing, preparing, run_case
+from ..onnx_backend.node_tests import cases, own, preparing, run_case
 
 CHUNKS = 4
-SAMPLE = passing()[::7]
+SAMPLE = own()[::10]
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -15,4 +15,4 @@ def test_node_tests_pass(device, chunk):
     prepare = preparing("compiled", device.name)
     outcomes = [run_case(cases()[name], prepare) for name in SAMPLE[chunk::CHUNKS]]
     failed = {o.name: f"{o.kind}: {o.detail}" for o in outcomes if o.kind != "pass"}
-    assert len(outcomes) * CHUNKS >= 200 and not failed
+    assert len(outcomes) * CHUNKS >= 100 and not failed

@@ -35,6 +35,7 @@ def _unary() -> list[Case]:
                 cases.append(Case(Unary(fn, params), (t,), low=low, high=high, widen=2))
         if "float" in function.kinds:
             cases.append(Case(Unary(fn, params), (SPECIAL,), "special values", widen=2))
+        if fn in ("neg", "tanh"):  # what is empty or a scalar is so for all
             cases.append(Case(Unary(fn, params), ("f32[0,3]",)))
             cases.append(Case(Unary(fn, params), ("f32[]",), low=low, high=high, widen=2))
     cases.append(Case(Unary("isinf", (1.0, 1.0)), (SPECIAL,), "both signs"))
@@ -49,8 +50,8 @@ SHAPES = [("2,3", "2,3"), ("5", ""), ("4,1,3", "7,1"), ("1", "0"), ("2,17,5", "1
 
 def _binary() -> list[Case]:
     cases = []
-    for fn, function in BINARY.items():
-        for a, b in SHAPES:
+    for n, (fn, function) in enumerate(BINARY.items()):
+        for a, b in SHAPES if fn == "add" else SHAPES[n % len(SHAPES) :][:1]:  # they broadcast alike
             dtype = "f32" if "float" in function.kinds else "i32" if "int" in function.kinds else "bool"
             low, high = (0.5, 3.0) if fn == "pow" else (0, 9) if fn in ("shl", "shr") else (-4, 4)
             cases.append(Case(Binary(fn), (f"{dtype}[{a}]", f"{dtype}[{b}]"), low=low, high=high, widen=4))

@@ -20,7 +20,7 @@ from .test_plan_layout import network, sequences
 def test_measured_once(tmp_path):
     model = network()
     path = tmp_path / "records.jsonl"
-    options = {"threads": 1, "cache": False, "measure": True, "records": path}
+    options = {"threads": 1, "measure": True, "records": path}
     module = pipeline.compile(model, **options)
     lines = path.read_text().splitlines()
     assert len(lines) > 10
