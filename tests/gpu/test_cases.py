@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from burnish.compiler.ir import loops_interpreter
+from burnish.compiler.ir.loops import print_program
+from burnish.compiler.ops.sorting import TopK
 from burnish.compiler.target import TARGETS, Target
+from burnish.compiler.templates.gpu import bind
 
 from ..compiled.programs import run_program, work_of
 from ..ops.case import Case
@@ -62,6 +65,26 @@ def test_the_loops_mean_the_operators(target, chunk):
                 except AssertionError as error:
                     failures.append(f"{order}: {error}")
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("most", [1, 100])
+@pytest.mark.parametrize("name", ["TopK", "Det"])
+def test_scratch_memory_by_turns(monkeypatch, name, most):
+    """Of threads that take several rows each, where each row's would be too much."""
+    monkeypatch.setattr(bind, "MOST_SCRATCH", most)
+    turns = 0
+    for built in small([case for case in gpu_cases() if case.op.name == name], TARGETS["cuda-sm90"]):
+        programs = [p for found in built.programs for p in found.values()]
+        turns += sum(bind.TURN in print_program(p) for p in programs)
+        for order in loops_interpreter.ORDERS:
+            check(built, Interpreted(built, order))
+    assert turns
+
+
+def test_scratch_memory_of_many_rows_is_bounded():
+    (built,) = small([Case(TopK(1, 1), ("f32[1,150,512,512]",))], TARGETS["cuda-sm90"])
+    (program,) = (p for found in built.programs for p in found.values())
+    assert 0 < sum(b.nbytes for b in program.temps) <= bind.MOST_SCRATCH
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

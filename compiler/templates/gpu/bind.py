@@ -2,7 +2,8 @@
 
     for i parallel: for j parallel: S(i, j)  →  for blocks: for threads: let i, j: S(i, j)
 
-What is scratch memory of a worker becomes a part of a temporary that each thread has for itself.
+What is scratch memory of a worker becomes a part of a temporary that each thread has for itself. Where that
+were much memory, there are fewer threads, which take iterations by turns.
 """
 
 from __future__ import annotations
@@ -10,13 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ...ir import loops as L
 from ...ir import scalar as s
 from ...ir.loops import Alloc, Body, Buffer, For, Program, Stmt, Store
 from ...ir.scalar import Expr, Load, Var
 from ...kernel_task import Config, KernelTask
-from .common import sequential, spread, threads_of_block
+from .common import at_item, sequential, spread, threads_of_block
+
+MOST_SCRATCH = 1 << 26
+"""Bytes, of all threads together: small devices give no buffer of more than some hundred megabytes."""
+
+
+SLOT, TURN = "scratch_slot", "scratch_turn"
+Axes: TypeAlias = list[tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -42,10 +51,10 @@ def schedule(task: KernelTask, p: Params) -> Program:
         chain, inner = outer(st)
         if 0 in extents(chain):
             continue
-        inner, more = own_scratch(sequential(inner), chain, str(n))
-        temps += more
         axes = list(zip((loop.var for loop in chain), extents(chain)))
-        threads = min(p.threads, max(1, math.prod(extents(chain))))
+        axes, inner, more = own_scratch(axes, sequential(inner), str(n))
+        temps += more
+        threads = min(p.threads, math.prod(extent for _, extent in axes))
         body.append(spread(axes, threads, inner))
     return replace(task.program, name=task.name, body=tuple(body), temps=tuple(temps))
 
@@ -67,20 +76,26 @@ def extents(chain: list[For]) -> list[int]:
     return [loop.extent or 0 for loop in chain]
 
 
-def own_scratch(body: Body, chain: list[For], label: str) -> tuple[Body, list[Buffer]]:
-    """alloc b[…] scratch: S  →  S on b[item, …], of a temporary for all items."""
-    sizes = extents(chain)
+def own_scratch(axes: Axes, body: Body, label: str) -> tuple[Axes, Body, list[Buffer]]:
+    """alloc b[…] scratch: S  →  S on b[item, …], of a temporary for all items.
+
+    If that is too large:  for axes: S  →  for slots: for turns: let axes = digits of slot + turn · slots: S
+    on b[slot, …].
+    """
+    scratch = [st.buffer for st in L.walk(body) if isinstance(st, Alloc) and st.buffer.scope == "scratch"]
+    if not scratch:
+        return axes, body, []
+    items = math.prod(extent for _, extent in axes)
+    slots = min(items, max(1, MOST_SCRATCH // max(1, sum(b.nbytes for b in scratch))))
     item: Expr = s.const(0)
-    for loop, extent in zip(chain, sizes):
-        item = item * extent + Var(loop.var)
-    temps: dict[str, Buffer] = {}
-    for st in L.walk(body):
-        if isinstance(st, Alloc) and st.buffer.scope == "scratch":
-            b = st.buffer
-            shape = (math.prod(sizes), *b.shape)
-            temps[b.name] = Buffer(f"{b.name}_{label}", b.dtype, shape, "global")
-    if not temps:
-        return body, []
+    for name, extent in axes:
+        item = item * extent + Var(name)
+    if slots < items:
+        item = Var(SLOT) + Var(TURN) * slots
+        body = at_item(axes, item, body)
+        body = (L.loop(TURN, -(-items // slots), L.If(s.lt(item, items), body)),)
+        axes, item = [(SLOT, slots)], Var(SLOT)
+    temps = {b.name: Buffer(f"{b.name}_{label}", b.dtype, (slots, *b.shape), "global") for b in scratch}
 
     def load(e: Expr) -> Expr | None:
         if isinstance(e, Load) and e.tensor in temps:
@@ -91,7 +106,7 @@ def own_scratch(body: Body, chain: list[For], label: str) -> tuple[Body, list[Bu
         return Store(temps[st.buffer].name, (item, *st.index), st.value) if st.buffer in temps else st
 
     body = L.map_expressions(body, lambda e: s.transform(e, load))
-    return map_stores(body, store, lambda b: b.name not in temps), list(temps.values())
+    return axes, map_stores(body, store, lambda b: b.name not in temps), list(temps.values())
 
 
 def map_stores(body: Body, fn: Callable[[Store], Store], keeps: Callable[[Buffer], bool]) -> Body:

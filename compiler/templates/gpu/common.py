@@ -29,18 +29,24 @@ def spread(axes: Sequence[tuple[str, int]], threads: int, body: Sequence[Stmt]) 
     """for axes: S  →  for blocks: for threads: if there is an item: let axes = its digits: S"""
     items = math.prod(extent for _, extent in axes)
     item = Var(BLOCK) * threads + Var(THREAD)
-    inner = tuple(body)
-    below = 1
-    for name, extent in reversed(list(axes)):
-        digit = s.binary("floordiv", item, below)
-        if below * extent < items:
-            digit = s.binary("mod", digit, extent)
-        inner = (let(name, digit, inner),)
-        below *= extent
+    inner = at_item(axes, item, tuple(body))
     if items % threads:
         inner = (If(s.lt(item, items), inner),)
     blocks = -(-items // threads)
     return over(BLOCK, blocks, "block.x", over(THREAD, threads, "thread.x", *inner))
+
+
+def at_item(axes: Sequence[tuple[str, int]], item: Expr, body: Body) -> Body:
+    """let axes = the item's digits: S"""
+    items = math.prod(extent for _, extent in axes)
+    below = 1
+    for name, extent in reversed(axes):
+        digit = s.binary("floordiv", item, below)
+        if below * extent < items:
+            digit = s.binary("mod", digit, extent)
+        body = (let(name, digit, body),)
+        below *= extent
+    return body
 
 
 def over(var: str, extent: int, kind: str, *body: Stmt) -> For:
