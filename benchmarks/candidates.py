@@ -271,7 +271,7 @@ def measure_all(folder: Path, path: Path) -> int:
         task, evict = made.workload.task, made.workload.evict
         place = f"{number} of {len(files)}, {time.monotonic() - started:.0f} s: {task.name}"
         if made.version != compiler_version():
-            print(f"{place}: left out, of another version of the compiler", flush=True)
+            print(f"{place}: left out, of another version of the compiler; compile it again", flush=True)
             failed += 1
             continue
         find_gpu(task.target)

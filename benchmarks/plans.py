@@ -91,13 +91,13 @@ def compile_plans(name: str, options: argparse.Namespace) -> list[Planned]:
     """Three plans for each kind of costs, compiled."""
     target, model = host(), zoo.build(name)
     graph = pipeline.optimise(import_onnx(model), target, options.threads, stop_after="fuse")
+    configs = tuned_configs(options.records or default_path(), evicting_bytes(graph, target))
     same: dict[object, Module] = {}
     found = []
     for costs in ("predicted",) if options.no_measure else ("predicted", "measured"):
         measure = costs == "measured"
         with show_progress() as progress:
             known = {"records": options.records, "progress": progress}
-            configs = tuned_configs(options.records or default_path(), evicting_bytes(graph, target))
             ask = pipeline.price if measure else pipeline.predict
             cost = ask(graph, target, options.threads, PlanOptions(), **(known if measure else {}))
             for mode in MODES:

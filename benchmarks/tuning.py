@@ -83,7 +83,7 @@ Progress = Callable[[str, int, int], None]
 class Run:
     """A finished course. Times are in seconds; `returned` is (trial, median) of what the course would have
     returned from that trial on, `best` the least median of its CONFIRMED fastest, and `taught` how many
-    measurements a model that it began with was made of."""
+    measurements the model was made of that it, or the one beside it, began with."""
 
     task: str
     workload: str
@@ -138,11 +138,15 @@ class Finished:
 
     def latest(self, trials: int) -> list[Run]:
         """Those of the last run's machine, and of each workload those of the same version as its last
-        one: others do not compare."""
+        one, of a transfer also of the same samples: others do not compare."""
         runs = [r for r in self.runs.values() if r.trials == trials]
         runs = [r for r in runs if r.machine == runs[-1].machine]
         versions = {r.workload: r.version for r in runs}
-        return [r for r in runs if r.version == versions[r.workload]]
+        taught = {(r.workload, r.taught > 0): r.taught for r in runs}
+        return [
+            r for r in runs
+            if r.version == versions[r.workload] and r.taught == taught[r.workload, r.taught > 0]
+        ]  # fmt: skip
 
 
 @cache

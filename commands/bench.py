@@ -238,8 +238,8 @@ class Session:
     """One network with one number of threads.
 
     missing  why nothing can be measured
-    failed   why contestants, or the reference, are not to be tried
-    begins   is told whose code, or the reference's, runs from now on
+    failed   why contestants, the reference or the definitions are not to be tried
+    begins   is told whose code, or which of the latter, runs from now on
     usable   whether others can still be measured here, after a contestant failed
     """
 
@@ -428,6 +428,8 @@ def wrong(
             return f"wrong: no output '{name}'"
         if found[name].shape != want.shape:
             return f"wrong: output '{name}' is {found[name].shape}; expected {want.shape}"
+        if want.dtype.kind in "iub" and np.isinf(error) and not np.array_equal(found[name], want):
+            return f"wrong: output '{name}', {want.dtype}, is not equal"
     return f"wrong: differs by {error:.1e} of scale (at most {limit:.0e} is right)"
 
 

@@ -138,27 +138,25 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
     rank = moving[0].rank if moving else result.rank
     if rank < 3:
         return [plain]
-    layouts = layouts_of(rank, block)
-    reading = [Decision(lay, None) for lay in layouts] if moving else []
+    reading = [Decision(lay, None) for lay in layouts_of(rank, block)] if moving else []
     if result.rank < 3 or result.dtype not in MOVING:
         return [plain, *reading]
+    layouts = layouts_of(result.rank, block)
     conv = convolution(node)
     if conv is not None:
-        found = _convolution_alternatives(graph, node, conv, layouts_of(result.rank, block), block)
+        found = _convolution_alternatives(graph, node, conv, layouts, block)
         return [_named(node.op, conv, decision) for decision in found]
     if any(
         isinstance(n.op, ConvInteger) for n in node.op.graph.nodes
     ):  # no template has its weights in blocks
         return [plain]
     if _packs_bytes(node):  # words are fewer than channels, and may be too few for a layout
-        layouts = layouts_of(result.rank, block)
         written = layouts if may_move(graph, node.outputs[0], block) else ()
         found = [Decision(a, b) for a, b in product((None, *(layouts if moving else ())), (None, *written))]
         words = words_layout(result, block)
         return [*found, *([Decision(layouts[0], words)] if moving and words is not None else [])]
     if not _keeps_layout(graph, node, block):
         return [plain, *reading]
-    layouts = layouts_of(result.rank, block)
     if _is_elementwise(graph, node):  # a conversion on the way costs no pass of its own
         return [Decision(a, b) for a, b in product((None, *layouts), repeat=2)]
     ragged = _concatenates(node) and any(graph.types[v].dims[1] % block for v in node.reads)

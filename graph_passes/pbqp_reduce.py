@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 Factor = tuple[tuple[int, ...], np.ndarray]  # (nodes, costs of their choices); in `remove`, axis 0 is u's
-ROUNDING = 1e-13  # what is left of an edge below this part of its largest entry is rounding
+ROUNDING = 1e-13  # what is left of an edge's entry is rounding, below this part of it and what was subtracted
 
 
 class DeadEnd(Exception):

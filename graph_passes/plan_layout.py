@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import combinations, islice, pairwise
+from itertools import combinations, pairwise
 from numbers import Real
 from typing import Protocol
 
@@ -169,17 +169,21 @@ def _within(planner: Planner, limit: int, memory: Callable[[LayoutPlan], int]) -
     problem, weights = planner.problem(), planner.weights()
     plans: list[tuple[int, LayoutPlan]] = []  # (bytes that it takes at least, plan)
 
-    def fits(solution: Solution) -> bool:
-        choice = {n: solution.choice[f"n{n}"] for n in planner.options}
-        optimal = solution.optimal and not plans
-        plan = replace(planner.plan(choice), optimal=optimal, searched=solution.searched)
-        plans.append((planner.least_weights(choice), plan))
-        return plans[-1][0] <= limit and memory(plan) <= limit
+    def first_fitting(solutions: Iterator[Solution]) -> LayoutPlan | None:
+        for solution in solutions:
+            choice = {n: solution.choice[f"n{n}"] for n in planner.options}
+            optimal = solution.optimal and not plans
+            plan = replace(planner.plan(choice), optimal=optimal, searched=solution.searched)
+            plans.append((planner.least_weights(choice), plan))
+            if plans[-1][0] <= limit and memory(plan) <= limit:
+                return plan
+        return None
 
-    fitting = [plans[-1][1] for solution in islice(filter(fits, _ever_smaller(problem, weights)), 1)]
-    if len(plans) > 1 or not fitting:
-        fitting += [plans[-1][1] for _ in filter(fits, _without_algorithms(planner, problem, weights))]
-    if fitting:
+    found = first_fitting(_ever_smaller(problem, weights))
+    if found is not None and len(plans) == 1:
+        return found
+    other = first_fitting(_without_algorithms(planner, problem, weights))
+    if fitting := [plan for plan in (found, other) if plan is not None]:
         return min(fitting, key=lambda plan: plan.cost)
     smallest = memory(plans[-1][1])
     for least, plan in sorted(plans[:-1], key=lambda p: p[0]):
@@ -212,9 +216,9 @@ def _without_algorithms(
     planner: Planner, problem: Problem, weights: Mapping[str, np.ndarray]
 ) -> Iterator[Solution]:
     """Of the least weights, where kernels need no memory of their own, whatever they cost."""
-    costs = dict(problem.nodes)
+    costs, named = dict(problem.nodes), {*ALGORITHMS, STRIPS}
     for n, decisions in planner.options.items():
-        algorithm = np.array([d.algorithm in (*ALGORITHMS, STRIPS) for d in decisions])
+        algorithm = np.array([d.algorithm in named for d in decisions])
         if not algorithm.all():
             costs[f"n{n}"] = np.where(algorithm, np.inf, costs[f"n{n}"])
     least = sum(float(values[np.isfinite(costs[name])].min()) for name, values in weights.items())

@@ -108,7 +108,7 @@ class MeasuredCosts:
         with closing(self._measure(disturbed)) as found:
             for done, (task, again) in enumerate(found, len(missing) + 1):
                 self._tell(task, done, total)
-                self._keep(task, min(again, self._known[task.digest], key=lambda p: p.seconds))
+                self._keep(task, again)
         return len(missing)
 
     def _keep(self, task: KernelTask, measured: Price) -> None:
@@ -139,7 +139,8 @@ class MeasuredCosts:
         if (price := self._recorded(task)) is not None:
             return price
         if self.measure:
-            return next(price for _, price in self._measure([task]))
+            self._keep(task, next(price for _, price in self._measure([task])))
+            return self._known[task.digest]
         if self.predict is not None:
             return Price(self.predict.seconds(task), "predicted", self.predict.name)
         sibling = self.records.nearest(task)

@@ -97,12 +97,12 @@ class Times:
         does not compare."""
         different = list(dict.fromkeys(points))
         self.measure_missing(task, different)
-        if not self._compare(task, different, rounds):
+        if different and not self._in_turns(task, different, rounds):
             self._repeat(task, different, SURE - 1 + rounds)  # so that none lacks any afterwards
         found = {p: [t for t in self.of(task)[p][-rounds:] if t is not None] for p in different}
         return {p: statistics.median(times) if times else float("inf") for p, times in found.items()}
 
-    def _compare(self, task: KernelTask, points: Sequence[Point], rounds: int) -> bool:
+    def _in_turns(self, task: KernelTask, points: Sequence[Point], rounds: int) -> bool:
         """Whether all have enough measurements, the last `rounds` of each in turns of all."""
         if any(len(self.of(task)[point]) < SURE + rounds for point in points):
             return False

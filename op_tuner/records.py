@@ -116,7 +116,7 @@ def read(path: Path, start: int = 0, whole: bool = False, strict: bool = True) -
 
 @cache
 def _read_once(folder: Path) -> tuple[Record, ...]:
-    """Of all files of a folder that does not change: a second for each ten compilations of a small model."""
+    """Of all files of a folder that does not change. Reading what ships takes longer than a small model."""
     return tuple(record for file in sorted(folder.glob("*.jsonl")) for record in read(file)[0])
 
 

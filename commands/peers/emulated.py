@@ -21,8 +21,8 @@ from ...errors import InputError, ToolError
 from ...settings import EMULATOR_ROOT
 from .base import Arrays, Network
 from .burnish_peer import Burnish, algorithms
-from .litert_peer import INWARD, OUTWARD, fit
-from .tflite import load_schema, to_tflite
+from .litert_peer import fit
+from .tflite import CHANNELS_FIRST, CHANNELS_LAST, load_schema, to_tflite
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class EmulatedLiteRT(EmulatedPeer):
         shapes = _input_shapes(data, schema)
         if len(shapes) != len(network.input_names):
             raise ToolError("the .tflite file has other inputs than the ONNX file")
-        inward, outward = ((), ()) if given else (INWARD, OUTWARD)
+        inward, outward = ((), ()) if given else (CHANNELS_LAST, CHANNELS_FIRST)
         feeds = {n: fit(inputs[n], shape, n, inward) for n, shape in zip(network.input_names, shapes)}
         program = _python_program(self.system, LITERT, model, feeds, network.output_names, folder)
 

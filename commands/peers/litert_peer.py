@@ -11,10 +11,7 @@ import numpy as np
 
 from ...errors import InputError, ToolError
 from .base import Arrays, Network, Peer, Runner
-from .tflite import load_schema, to_tflite
-
-INWARD, OUTWARD = (0, 2, 3, 1), (0, 3, 1, 2)
-"""How the axes of images are turned for a file that `to_tflite` wrote, and those of what it gives."""
+from .tflite import CHANNELS_FIRST, CHANNELS_LAST, load_schema, to_tflite
 
 
 def _permutation(
@@ -37,7 +34,7 @@ def _permutation(
 
 def fit(array: np.ndarray, shape: tuple[int, ...], name: str, known: tuple[int, ...] = ()) -> np.ndarray:
     """`array` with its axes in the order of `shape`; ToolError where it cannot be. `known`: the order, for
-    arrays of as many axes, since shapes do not tell where sizes are equal."""
+    arrays of as many axes, as `to_tflite` writes them: shapes do not tell where sizes are equal."""
     axes = _permutation(array.shape, shape, known)
     if axes is not None:
         return np.asarray(array.transpose(axes), order="C")
@@ -58,7 +55,7 @@ class LiteRTRunner(Runner):
     def bind(self, inputs: Arrays) -> Callable[[], object]:
         for name, detail in zip(self.network.input_names, self.inputs):
             shape = tuple(int(dim) for dim in detail["shape"])
-            array = fit(inputs[name], shape, name, () if self.given else INWARD)
+            array = fit(inputs[name], shape, name, () if self.given else CHANNELS_LAST)
             self.interpreter.set_tensor(detail["index"], array.astype(detail["dtype"], copy=False))
         return self.interpreter.invoke
 
@@ -67,7 +64,9 @@ class LiteRTRunner(Runner):
         for name, detail in zip(self.network.output_names, self.details):
             array = self.interpreter.get_tensor(detail["index"])
             shape = self.network.output_shape(name)
-            arrays[name] = array if shape is None else fit(array, shape, name, () if self.given else OUTWARD)
+            arrays[name] = (
+                array if shape is None else fit(array, shape, name, () if self.given else CHANNELS_FIRST)
+            )
         return arrays
 
     def close(self) -> None:

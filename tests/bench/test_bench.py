@@ -165,6 +165,24 @@ def test_definitions_decide_where_onnxruntime_differs(monkeypatch):
     assert "wrong: differs by" in found["no"].reason
 
 
+def test_integers_are_exact(monkeypatch):
+    """An index beside the right one is as near as floats may be."""
+
+    def index(network, inputs, more=0):
+        return {"y": np.full(inputs["x"].shape, 20000 + more)}
+
+    monkeypatch.setattr(engine, "reference_outputs", index)
+    monkeypatch.setattr(engine, "defined_outputs", index)
+    monkeypatch.setattr(
+        FakeRunner, "outputs", lambda self, result: index(None, {"x": result}, self.peer.more)
+    )
+    right, wrong = FakePeer("burnish", subject=True), FakePeer("wrong")
+    right.more, wrong.more = 0, 1
+    found = rows(compare(right, wrong))
+    assert found["burnish"].reason is None
+    assert found["wrong"].reason == "wrong: output 'y', int64, is not equal"
+
+
 def test_failures_are_rows_and_the_others_go_on():
     result = compare(
         FakePeer("absent", missing="not installed: pip install absent"),

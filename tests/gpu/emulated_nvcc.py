@@ -55,15 +55,16 @@ def host_source(source: str) -> str:
 
 
 def header() -> Path:
-    """The folder of what all programs include, which takes a second, as g++ keeps it."""
-    text = (HERE / HEADER).read_bytes()
-    digest = sha256(text + repr(FLAGS).encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("BURNISH_CACHE_DIR", tempfile.gettempdir()), f"emulated-{digest}")
+    """The folder of what all programs include, which takes a second, as this g++ keeps it, if it can."""
+    version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
+    known = (HERE / HEADER).read_bytes() + version + repr(FLAGS).encode()
+    name = f"emulated-{sha256(known).hexdigest()[:16]}"
+    folder = Path(os.environ.get("BURNISH_CACHE_DIR", tempfile.gettempdir()), name)
     if not (folder / f"{HEADER}.gch").exists():
         folder.mkdir(parents=True, exist_ok=True)
         made = folder / f"{os.getpid()}.gch"
-        subprocess.run(["g++", *FLAGS, "-x", "c++-header", HERE / HEADER, "-o", made], check=True)
-        os.replace(made, folder / f"{HEADER}.gch")
+        if not subprocess.run(["g++", *FLAGS, "-x", "c++-header", HERE / HEADER, "-o", made]).returncode:
+            os.replace(made, folder / f"{HEADER}.gch")
     return folder
 
 

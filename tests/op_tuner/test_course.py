@@ -126,6 +126,7 @@ def test_turns_with_others_do_not_count(tmp_path, task):
     assert last.again(task, [c, a], 3) == {c: 6e-3, a: 24e-3}
     count = last.measured
     assert last.again(task, [a, c], 3) == {c: 6e-3, a: 24e-3} and last.measured == count
+    assert last.again(task, [], 3) == {}, "where all failed"
 
 
 def test_a_turn_that_was_interrupted_does_not_count(tmp_path, task):

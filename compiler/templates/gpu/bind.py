@@ -93,7 +93,9 @@ def own_scratch(axes: Axes, body: Body, label: str) -> tuple[Axes, Body, list[Bu
     if slots < items:
         item = Var(SLOT) + Var(TURN) * slots
         body = at_item(axes, item, body)
-        body = (L.loop(TURN, -(-items // slots), L.If(s.lt(item, items), body)),)
+        if items % slots:
+            body = (L.If(s.lt(item, items), body),)
+        body = (L.loop(TURN, -(-items // slots), *body),)
         axes, item = [(SLOT, slots)], Var(SLOT)
     temps = {b.name: Buffer(f"{b.name}_{label}", b.dtype, (slots, *b.shape), "global") for b in scratch}
 
