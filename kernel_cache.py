@@ -62,9 +62,9 @@ class KernelStore:
         return kernel
 
     def _path(self, task: KernelTask, cfg: Config) -> Path | None:
-        if self.folder is None or not hasattr(cfg, "answers"):  # some config of a caller's own
+        if self.folder is None or not getattr(cfg, "keyed", False):  # some config of a caller's own
             return None
-        answers = json.dumps(cfg.answers, sort_keys=True)
+        answers = json.dumps(cfg.answers, sort_keys=True)  # type: ignore[attr-defined]
         target = repr(task.target)  # `host` may be another machine tomorrow, and so may `opencl` and `cuda`
         text = "\n".join((task.key, target, answers, code_version(), llvmlite.__version__))
         return self.folder / hashlib.sha256(text.encode()).hexdigest()

@@ -68,13 +68,14 @@ class Module:
         operations: Mapping[str, int] | None = None,
         recorded: int = 0,
         origins: Mapping[str, int] | None = None,
+        cache: bool = True,
     ) -> Module:
         """Runs in this process, or on its GPU; where the target is another CPU, under an emulator if there is
-        one.
+        one. Programs for GPUs are kept in the `cache`.
         """
         plan = packed.plan
         if target.gpu:
-            data = device_program(kernels, plan.kernels, target, fatbin)
+            data = device_program(kernels, plan.kernels, target, partial(fatbin, keep=cache))
             code: DeviceCode | None = DeviceCode(target.gpu.language, data)
             objects: list[bytes] = []
         else:

@@ -46,6 +46,11 @@ class BurnishRep(BackendRep):
             except NeedsValueError as error:
                 self._require(error)
 
+    @property
+    def module(self) -> Any:
+        """What the model was compiled to where no input leaves anything open; None else."""
+        return self._modules.get(())
+
     def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
         """The outputs in the model's order. `inputs`: arrays in order of the model's inputs, or by name."""
         feed = self._feed(inputs)
@@ -60,6 +65,9 @@ class BurnishRep(BackendRep):
             if len(given) > len(names):
                 raise InputError(f"{len(given)} inputs are given; the model takes {len(names)}")
             inputs = dict(zip(names, given))
+        for name in inputs:
+            if name not in names:
+                raise InputError(f"there is no input {name!r}; the model takes {', '.join(names) or 'none'}")
         missing = [n for n in names if n not in inputs]
         if missing:
             raise InputError(f"the input {missing[0]!r} is missing; the model takes {', '.join(names)}")
@@ -137,7 +145,11 @@ def _array(info: onnx.ValueInfoProto, value: Any) -> np.ndarray:
     """Of the dtype that the input declares: before anything is compiled for its shape."""
     if isinstance(value, (list, tuple, dict)) or value is None:
         raise UnsupportedError(f"input {info.name!r} is given as {type(value).__name__}; expected an array")
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:  # as the array's library likes
+        found = type(value).__name__
+        raise InputError(f"input {info.name!r}: {found} is no array of numpy: {error}") from None
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     code = info.type.tensor_type.elem_type
     declared = numpy_dtype(code, f"input {info.name!r}") if code else array.dtype
@@ -180,7 +192,10 @@ class BurnishBackend(Backend):
     ) -> tuple[np.ndarray, ...]:
         """Runs one operator; `outputs_info` (dtype and shape of each output) may be omitted."""
         helper = onnx.helper
-        given = dict(zip((n for n in node.input if n), inputs, strict=True))
+        names = [n for n in node.input if n]
+        if len(inputs) != len(names):
+            raise InputError(f"{node.op_type} has {len(names)} inputs, but {len(inputs)} are given")
+        given = dict(zip(names, map(np.asarray, inputs)))
         infos = [
             helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
             for n, a in given.items()

@@ -22,6 +22,7 @@ from .frontends.onnx.whole import read_whole
 from .onnx_backend import BurnishRep
 from .pipeline import compile as compile_model
 from .pipeline import load
+from .runtime.binding import TensorInfo
 
 _NAMES = {"float32": "float", "float64": "double"}
 
@@ -86,9 +87,10 @@ class InferenceSession:
         )
         constants = {tensor.name for tensor in model.graph.initializer}
         self._inputs = [_declared(value) for value in model.graph.input if value.name not in constants]
-        self._outputs = [_declared(value) for value in model.graph.output]
         self._dtypes = {value.name: _dtype(value) for value in model.graph.input}
         rep = BurnishRep(model, partial(compile_model, threads=threads))
+        made = {info.name: info for info in rep.module.outputs} if rep.module else {}
+        self._outputs = [_declared(value, made.get(value.name)) for value in model.graph.output]
         names = [output.name for output in self._outputs]
         self._call = lambda feed: dict(zip(names, rep.run(feed)))
 
@@ -138,8 +140,12 @@ def _arg(name: str, dtype: np.dtype, shape: list[int | str | None]) -> NodeArg:
     return NodeArg(name, f"tensor({_NAMES.get(dtype.name, dtype.name)})", shape)
 
 
-def _declared(value: onnx.ValueInfoProto) -> NodeArg:
-    sizes = [d.dim_value if is_fixed(d) else d.dim_param or None for d in value.type.tensor_type.shape.dim]
+def _declared(value: onnx.ValueInfoProto, made: TensorInfo | None = None) -> NodeArg:
+    """As the file says; where that leaves it open, what was `made` of it."""
+    tensor = value.type.tensor_type
+    if made is not None and not (tensor.elem_type and tensor.HasField("shape")):
+        return _arg(made.name, made.dtype, list(made.shape))
+    sizes = [d.dim_value if is_fixed(d) else d.dim_param or None for d in tensor.shape.dim]
     return _arg(value.name, _dtype(value), list(sizes))
 
 

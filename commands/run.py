@@ -83,7 +83,8 @@ def summary(array: np.ndarray) -> str:
     finite = values[np.isfinite(values)]
     lost = f"  {values.size - finite.size} not finite" if finite.size < values.size else ""
     whole = array.dtype.kind in "iu"
-    first = " ".join(str(v) if whole else f"{v:.4g}" for v in array.flat[:6]) + " …" * (values.size > 6)
+    first = " ".join(map(str, array.flat[:6]) if whole else (f"{v:.4g}" for v in values[:6]))
+    first += " …" * (values.size > 6)
     if not finite.size:
         return f"[{first}]{lost}"
     if whole:

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from .ir.expr import TensorExpr, print_expr
 from .ir.loops import Program, print_program
@@ -90,7 +90,16 @@ class Config(Protocol):
 
 
 class DefaultConfig:
-    """The analytic rule: every question gets the template's own default. Remembers what was chosen."""
+    """The analytic rule: every question gets the template's own default. Remembers what was chosen.
+
+    `keyed`: whether the choices follow from `answers` alone, so that kernels can be kept by them. A subclass
+    has to say so itself.
+    """
+
+    keyed: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        cls.keyed = cls.__dict__.get("keyed", False)
 
     def __init__(self) -> None:
         self.answers: dict[str, object] = {}  # that were given, in place of defaults
@@ -107,6 +116,8 @@ class DefaultConfig:
 
 class FixedConfig(DefaultConfig):
     """Given answers by name (a record); questions it does not know get the default."""
+
+    keyed = True
 
     def __init__(self, answers: dict[str, object]):
         super().__init__()

@@ -36,6 +36,8 @@ class RecordedConfig(DefaultConfig):
     `origin` names the machine that they were measured on, if it is another one.
     """
 
+    keyed = True
+
     def __init__(self, answers: Mapping[str, object], origin: str = ""):
         super().__init__()
         self.answers, self.origin = dict(answers), origin

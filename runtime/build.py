@@ -101,8 +101,8 @@ def _run(command: Sequence[str], cwd: Path, what: str) -> None:
 
 @lru_cache(maxsize=8)
 def _key(compiler: Compiler) -> str:
-    digest = hashlib.sha256(repr((compiler.command, compiler.version, _FLAGS)).encode())
-    for path in sorted([*source_dir().glob("*.[ch]"), *include_dir().glob("*.h")]):
+    digest = hashlib.sha256(repr((THIS_ARCH, compiler.command, compiler.version)).encode())
+    for path in sorted([Path(__file__), *source_dir().glob("*.[ch]"), *include_dir().glob("*.h")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:24]
 
@@ -373,6 +373,9 @@ def link_module(
             f"cannot save {out}: its weights exceed {_MOST_WEIGHTS >> 20} MB; run it from memory"
         )
     symbol = module_symbol(out, kind)
+    beside = out.with_suffix(".h")
+    if kind == "a" and beside.exists() and not is_module_header(beside):
+        raise InputError(f"{beside} is no header of a module, and would be replaced: give {out} another name")
     compiler = find_compiler(arch, static=kind == "program")
     core = [str(o) for o in runtime_objects(compiler, code.device if code else "")]
     tools = archive_tools(arch) if kind == "a" else None
@@ -395,7 +398,7 @@ def link_module(
                     (include_dir() / "burnish.h").read_text() + _HEADER_END.format(symbol=symbol)
                 )
                 _publish(made, out)
-                _publish(header, out.with_suffix(".h"))
+                _publish(header, beside)
     except OSError as error:
         where = error.filename or f"to the folder of temporary files, {tempfile.gettempdir()}"
         raise InputError(f"linking {out}: cannot write {where}: {error.strerror}") from error

@@ -54,8 +54,8 @@ def fatbin(source: str, arch: str, options: Sequence[str] = (), keep: bool = Tru
     target = ["-fatbin", "-gencode", f"arch=compute_{number},code=[{arch},compute_{number}]"]
     more = [os.environ.get(f"NVCC_{end}PEND_FLAGS", "") for end in ("PRE", "AP")]  # which nvcc reads
     text = "\0".join((*command[1:], version, *more, *target, *options, source))
-    path = cache_dir() / "cuda" / hashlib.sha256(text.encode()).hexdigest()
-    if keep and (data := read_kept(path)) is not None:
+    path = cache_dir() / "cuda" / hashlib.sha256(text.encode()).hexdigest() if keep else None
+    if path and (data := read_kept(path)) is not None:
         return data
     with tempfile.TemporaryDirectory(prefix="burnish-") as folder:
         Path(folder, "kernels.cu").write_text(source)
@@ -64,7 +64,7 @@ def fatbin(source: str, arch: str, options: Sequence[str] = (), keep: bool = Tru
             data = Path(folder, "kernels.fatbin").read_bytes()
         except OSError as error:
             raise ToolError(f"{command[0]} made nothing: is it nvcc?") from error
-    if keep:
+    if path:
         keep_whole(path, data)
     return data
 

@@ -548,6 +548,25 @@ def test_inference_session_has_the_interface_of_onnxruntime(two_layers):
         assert getattr(said, name) == getattr(expected, name), name
 
 
+def test_inference_session_tells_of_outputs_what_the_file_does_not(tmp_path):
+    ort = require_module("onnxruntime")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    graph = helper.make_graph([helper.make_node("ArgMax", ["x"], ["y"], axis=1)], "g", [x], [])
+    graph.output.add().name = "y"
+    save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
+    (ours,), (theirs,) = (
+        module(str(tmp_path / "m.onnx")).get_outputs() for module in (InferenceSession, ort.InferenceSession)
+    )
+    assert (
+        (ours.name, ours.type, ours.shape)
+        == (theirs.name, theirs.type, theirs.shape)
+        == ("y", "tensor(int64)", [2, 1])
+    )
+
+
 def test_inference_session_of_bytes_and_of_modules(two_layers, tmp_path):
     class Options:
         intra_op_num_threads = 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from burnish import kernel_cache, pipeline
+from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.target import host
 
 
@@ -51,14 +52,23 @@ def test_another_burnish_or_llvm_has_its_own(compiled, monkeypatch, change):
     assert before and len(set(folder.iterdir())) == 2 * len(before)
 
 
-def test_what_a_callers_own_config_gives_is_not_kept(compiled, two_layers):
-    class Own:
-        def choose(self, knob, options, default):
-            return options[-1]
+class Own:
+    def choose(self, knob, options, default):
+        return options[-1]
 
-        def require(self, condition, reason=""):
-            assert condition
+    def require(self, condition, reason=""):
+        assert condition
 
+
+class Derived(DefaultConfig):
+    """Whose answers are empty, as those of the default rule."""
+
+    def choose(self, knob, options, default):
+        return options[-1]
+
+
+@pytest.mark.parametrize("Own", [Own, Derived])
+def test_what_a_callers_own_config_gives_is_not_kept(compiled, two_layers, Own):
     run, folder = compiled
     pipeline.compile(two_layers, dims={"batch": 3}, threads=2, pick_config=lambda task: Own())
     assert not folder.exists() or not list(folder.iterdir())

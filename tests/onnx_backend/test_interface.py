@@ -53,6 +53,29 @@ def test_a_static_model_is_compiled_once_and_at_once():
     assert list(compile.fed) == ["x", "s"]
 
 
+@pytest.mark.parametrize("name", ["w", "z"])
+def test_what_is_no_input_is_refused(name):
+    """Among others what a constant of the model stands for, which would not be read."""
+    rep = onnx_backend.BurnishRep(STATIC, Recorder())
+    with pytest.raises(InputError, match=f"there is no input '{name}'; the model takes x, s"):
+        rep.run({"x": X, "s": np.array([3, 2]), name: X + 1})
+
+
+def test_what_numpy_refuses_is_an_error_of_the_input():
+    class Odd:
+        def __array__(self, dtype=None, copy=None):
+            raise TypeError("Got unsupported ScalarType BFloat16")
+
+    rep = onnx_backend.BurnishRep(STATIC, Recorder())
+    with pytest.raises(InputError, match=r"input 'x': Odd is no array of numpy: Got unsupported"):
+        rep.run([Odd(), np.array([3, 2])])
+
+
+def test_a_node_says_how_many_inputs_it_has():
+    with pytest.raises(InputError, match="Add has 2 inputs, but 1 are given"):
+        onnx_backend.BurnishBackend.run_node(helper.make_node("Add", ["a", "b"], ["c"]), [X])
+
+
 def test_what_is_compiled_in_is_no_input():
     compile = Recorder(wants=("s",))
     rep = onnx_backend.BurnishRep(STATIC, compile, values={"s": np.array([3, 2])})

@@ -206,6 +206,15 @@ def test_an_archive_of_the_name_in_the_headers_example(kernels, tmp_path):
     assert "burnish_resnet18;" in (tmp_path / "resnet18.h").read_text()
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_an_archive_replaces_no_header_of_somebody_elses(kernels, tmp_path, folder):
+    header = tmp_path / "net.h"
+    header.mkdir() if folder else header.write_text("mine")
+    with pytest.raises(InputError, match=r"net\.h is no header of a module, and would be replaced"):
+        link(kernels, tmp_path / "net.a", "a")
+    assert not (tmp_path / "net.a").exists() and (folder or header.read_text() == "mine")
+
+
 def test_a_missing_cpu_feature_is_named_before_loading(kernels, tmp_path):
     path = link(kernels, tmp_path / "m.so", features=("sse2", "avx9000"))
     with pytest.raises(InputError, match="compiled for x86-64, but this CPU lacks avx9000"):
