@@ -18,8 +18,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from ..compiler.target import caches_of
-from ..op_tuner.cores import allowed_cpus
+from ..compiler.target import allowed_cpus, caches_here, caches_of
 from ..op_tuner.hardware import cpu_model
 from ..op_tuner.own_cores import machine_code, multiply_adds, seconds_at_once, vector_shape
 
@@ -160,7 +159,7 @@ def _read() -> _Read:
 
 
 def _caches() -> dict[str, int]:
-    return {f"L{c.level}" + ("d" if c.kind == "Data" else ""): c.size for c in caches_of(0)}
+    return {f"L{c.level}" + ("d" if c.kind == "Data" else ""): c.size for c in caches_here()}
 
 
 def _last_caches() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,9 @@ from .cuda_device import find_cuda_device
 from .opencl_device import find_device
 
 KIB, MIB = 1024, 1024 * 1024
+CPUS, CPU_LIMIT = Path("/sys/devices/system/cpu"), Path("/sys/fs/cgroup/cpu.max")
+FAST = 0.85
+"""Of the fastest CPU's speed: cores of one kind differ by less, some being allowed more of a boost."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +232,7 @@ def host() -> Target:
     more = tuple(f for f in (*VNNI, *AMX) if f in _this_cpu()[1] and best.arch == "x86_64")
     if not _may_use_tiles():
         more = tuple(f for f in more if f not in AMX)
-    sizes = {cache.level: cache.size for cache in caches_of(0)}
+    sizes = {cache.level: cache.size for cache in caches_here()}
     caches: dict[str, Any] = {f"l{level}": size for level, size in sizes.items() if level in (1, 2, 3)}
     if best.arch == "aarch64" and "l2" in caches and "l3" not in caches:  # the last one is l3, too
         caches["l3"] = max(best.l3 if best.cpu == cpu else 0, caches["l2"])
@@ -322,7 +326,7 @@ class Cache:
 def caches_of(cpu: int) -> list[Cache]:
     """The nearest first, but for those of instructions, from the kernel; empty where it does not say."""
     found = []
-    for index in sorted(Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
+    for index in sorted((CPUS / f"cpu{cpu}" / "cache").glob("index*")):
         try:
             level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
             shared = index / "shared_cpu_list"
@@ -336,9 +340,37 @@ def caches_of(cpu: int) -> list[Cache]:
     return sorted(found, key=lambda cache: cache.level)
 
 
+def caches_here() -> list[Cache]:
+    """Those of a CPU that this process may use, a fast one if there are several kinds."""
+    order = sorted(allowed_cpus(), key=lambda cpu: (not is_fast(cpu), cpu))
+    return next(filter(None, map(caches_of, order)), [])
+
+
+def allowed_cpus() -> set[int]:
+    """Those that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def is_fast(cpu: int) -> bool:
+    """Whether none that this process may use is of a kind that is much faster, as far as the kernel says."""
+    return _speed(cpu) >= FAST * max(map(_speed, allowed_cpus()))
+
+
+@lru_cache
+def _speed(cpu: int) -> int:
+    """In the unit of the first file that is there; 0 where there is none."""
+    for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
+        with suppress(OSError, ValueError):
+            return int((CPUS / f"cpu{cpu}" / name).read_text())
+    return 0
+
+
 def host_threads() -> int:
-    """Cores that this process may use, as many as the runtime takes threads."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use, as many as the runtime takes threads (`available_cpus` in pool.c)."""
+    cores = len(allowed_cpus())
+    with suppress(OSError, ValueError):  # no group, or no limit ("max")
+        quota, period = map(int, CPU_LIMIT.read_text().split())
+        cores = min(cores, max(1, -(-quota // period)))
     return min(cores, 1024)
 
 

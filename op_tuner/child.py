@@ -26,6 +26,7 @@ from .cores import pin
 
 NEARLY = 0.8  # share of its memory with which a crash is put down to the lack of more
 LARGEST = 8 << 30  # bytes that a child may take where the machine has them twice
+_GROUP = Path("/sys/fs/cgroup")  # of a container, where it has one
 _NO_MEMORY = "killed, as the system does when memory ends"
 _PR_SET_PDEATHSIG = 1
 _LISTEN = 0.1  # seconds
@@ -293,10 +294,11 @@ def _ending(status: int) -> str:
 def memory_limit() -> int:
     """Half of what the system can give, and no more than `LARGEST`."""
     free = _kilobytes("/proc/meminfo", "MemAvailable") << 10 or 2 * LARGEST
-    group = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):  # no group, or no limit of its own
-        most, now = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        free = min(free, most - now)
+        most, now = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        stat = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
+        kept = sum(int(stat.get(f"{kind}_file", 0)) for kind in ("active", "inactive"))  # files, given back
+        free = min(free, most - now + kept)
     return min(LARGEST, max(0, free) // 2)
 
 

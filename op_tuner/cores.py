@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TextIO
 
+from ..compiler.target import allowed_cpus, is_fast
 from ..errors import InputError
 from ..settings import cache_dir
 
@@ -28,11 +30,6 @@ class Cores:
     spare: frozenset[int]
 
 
-def allowed_cpus() -> set[int]:
-    """Those that this process may use."""
-    return os.sched_getaffinity(0) if _CAN_PIN else set(range(os.cpu_count() or 1))
-
-
 def allowed_cores() -> list[frozenset[int]]:
     """Of these CPUs those of each core, the first core first."""
     allowed = allowed_cpus()
@@ -40,9 +37,9 @@ def allowed_cores() -> list[frozenset[int]]:
 
 
 def divide(threads: int) -> Cores:
-    """One CPU of each of as many cores as there are threads, the last cores first, since the first one serves
-    interrupts; every CPU where there are too few."""
-    groups = allowed_cores()
+    """One CPU of each of as many cores as there are threads: fast ones first, of these the last, since the
+    first one serves interrupts. Every CPU where there are too few."""
+    groups = sorted(allowed_cores(), key=lambda group: is_fast(min(group)))
     if threads > len(groups):
         return Cores(frozenset().union(*groups), frozenset())
     split = len(groups) - threads
@@ -76,11 +73,19 @@ def reserved(cpus: Collection[int], patience: float) -> Iterator[None]:
     end = time.monotonic() + patience
     with ExitStack() as held:
         with suppress(OSError, InputError):  # where nothing can be kept, nothing is waited for
-            folder = cache_dir() / "measuring"
+            folder = cache_dir() / "measuring" / _this_boot()
             folder.mkdir(parents=True, exist_ok=True)
             for cpu in sorted(cpus):  # all in the same order, so that nobody waits for who waits for it
                 _lock(held.enter_context((folder / f"cpu{cpu}").open("a")), end)
         yield
+
+
+@cache
+def _this_boot() -> str:
+    """Names the machine for containers on it, and no other one that has the same folders."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return platform.node()
 
 
 def _lock(file: TextIO, end: float) -> None:

@@ -212,7 +212,7 @@ class Records:
         name = f"{target.name}/{target.cpu}"
         if name not in self._machines:
             known = Counter(r.hardware for r in self if r.target == name)
-            self._machines[name] = max(known, key=lambda machine: known[machine], default=hardware_of(target))
+            self._machines[name] = max(known, key=lambda m: known[m]) if known else _nothing_known(target)
         return self._machines[name]
 
     def pick_config(self, task: KernelTask, evict: int | None = None) -> Config:
@@ -279,6 +279,14 @@ def _default_answers(task: KernelTask) -> Mapping[str, object]:
 
 def _with_caches_of(machine: Hardware, task: KernelTask) -> KernelTask:
     return replace(task, target=replace(task.target, l1=machine.l1, l2=machine.l2, l3=machine.l3))
+
+
+def _nothing_known(target: Target) -> Hardware:
+    """This machine; where Burnish has no target for it, the target's own."""
+    try:
+        return hardware_of(target)
+    except InputError:
+        return Hardware(target.cpu, target.cpu, target.features, 1, target.l1, target.l2, target.l3)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -68,7 +68,8 @@ def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
     for command in candidates:
         version = identify((*command, "--version"))
         if version:
-            return Compiler(command, version)
+            baseline = () if any("zig" in word for word in command) else _BASELINE.get(arch, ())
+            return Compiler((*command, *baseline), version)
     if value:
         raise ToolError(f"the C compiler {value!r} of the variable {knob} does not run; correct or unset it")
     if arch == HERE:
@@ -77,6 +78,11 @@ def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
         f"no C compiler for {arch} found; install {arch}-linux-gnu-gcc (Debian: gcc-{arch.replace('_', '-')}"
         f"-linux-gnu), or run: pip install ziglang"
     )
+
+
+_BASELINE = {"x86_64": ("-march=x86-64",), "aarch64": ("-march=armv8-a",)}
+"""What the runtime is made of, since it is what checks the CPU: distributions' compilers, and $CC, may ask
+for more. zig asks for no more than the target."""
 
 
 def _zig(target: str = "") -> list[tuple[str, ...]]:

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -125,10 +126,24 @@ static void pool_destroy(burnish_pool *head) {
   free(p);
 }
 
-static int32_t available_cpus(void) {
+#ifndef CPU_LIMIT
+#define CPU_LIMIT "/sys/fs/cgroup/cpu.max" /* of a container: "QUOTA PERIOD", "max PERIOD" */
+#endif
+
+static int32_t limited(int32_t cpus) {
+  long quota, period;
+  FILE *f = fopen(CPU_LIMIT, "re");
+  if (!f) return cpus;
+  if (fscanf(f, "%ld %ld", &quota, &period) == 2 && quota > 0 && period > 0 && quota / period < cpus)
+    cpus = (int32_t)(quota / period + (quota % period != 0));
+  fclose(f);
+  return cpus;
+}
+
+static int32_t available_cpus(void) { /* `host_threads` in target.py */
 #if defined(__linux__)
   cpu_set_t set;
-  if (!sched_getaffinity(0, sizeof set, &set)) return CPU_COUNT(&set);
+  if (!sched_getaffinity(0, sizeof set, &set)) return limited(CPU_COUNT(&set));
 #endif
   long n = sysconf(_SC_NPROCESSORS_ONLN);
   return n < 1 ? 1 : (int32_t)n;

@@ -78,21 +78,21 @@ def test_learned_models_and_transfer(tmp_path, capsys, monkeypatch):
     require_module("xgboost")
     require_module("matplotlib")
     monkeypatch.setattr(tuning, "SOURCES", ("c3",))
-    monkeypatch.setattr(tuning, "TARGETS", ("c11", "matmul1024"))
-    given = ["--workloads", "c3,c11", "--records", str(tmp_path / "t.jsonl"), "--trials", "10"]
+    monkeypatch.setattr(tuning, "TARGETS", ("matmul1024",))
+    given = ["--workloads", "c3", "--records", str(tmp_path / "t.jsonl"), "--trials", "10"]
     code = tuning.main([*given, "--seeds", "1", "--pictures", str(tmp_path / "new")], measure=Measurer())
     out = capsys.readouterr().out
     assert code == 0
     first, second = out.split("Trained on c3:")
     rows = {line.split(" | ")[0]: line.split(" | ") for line in first.splitlines() if line.startswith("| ")}
-    assert set(rows) == {"| workload", "| ---", "| c3", "| c11", "| geomean"}
+    assert set(rows) == {"| workload", "| ---", "| c3", "| geomean"}
     assert all(float(speed) > 0 for speed in rows["| c3"][2:6]) and 0.5 <= float(rows["| c3"][6]) <= 2
-    assert all(line in second for line in ("| c11 | 1 |", "| matmul1024 | 1 |", "| geomean |"))
+    assert all(line in second for line in ("| matmul1024 | 1 |", "| geomean |"))
     assert (tmp_path / "new" / "tuning-curves.png").stat().st_size > 1000
     assert (tmp_path / "new" / "tuning-transfer.png").stat().st_size > 1000
     more = ["--workloads", "c3", "--records", str(tmp_path / "t.jsonl"), "--trials", "10", "--seeds", "2"]
     few = taught(tmp_path / "t.courses", 0)
-    monkeypatch.setattr(tuning, "TARGETS", ("matmul1024",))
+    monkeypatch.setattr(tuning, "fit", lambda samples, seed: None)  # it takes its time
     tuning.main([*more, "--strategies", "random"], measure=Measurer())
     again, other = taught(tmp_path / "t.courses", 0), taught(tmp_path / "t.courses", 1)
     assert len(few) == 1 and again == other > few, "once more, by a model of all there is"
