@@ -356,7 +356,7 @@ def is_fast(cpu: int) -> bool:
     return _speed(cpu) >= FAST * max(map(_speed, allowed_cpus()))
 
 
-@lru_cache
+@lru_cache(maxsize=1024)
 def _speed(cpu: int) -> int:
     """In the unit of the first file that is there; 0 where there is none."""
     for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):

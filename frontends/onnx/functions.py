@@ -29,6 +29,8 @@ def onnx_function(
         bare = NodeProto()
         bare.CopyFrom(node)
         bare.input[:] = ["" if t is None else name for name, t in zip(node.input, types, strict=True)]
+        if (domain, node.op_type) == ("", "Attention"):
+            _drop_heads(bare, types)
         body = schema.get_context_dependent_function_with_opset_version(
             version, bare.SerializeToString(), [t.SerializeToString() for t in given]
         )
@@ -37,6 +39,21 @@ def onnx_function(
     function = FunctionProto.FromString(body)
     defaults = {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
     return function, defaults
+
+
+def _drop_heads(attention: NodeProto, types: Sequence[TensorType | None]) -> None:
+    """Of four axes one has the heads. ONNX's body takes attributes that say their number, too, for a sign of
+    three. ModelError where they say another one."""
+    if types[0] is None or types[0].rank != 4:
+        return
+    axes = {"q_num_heads": types[0].dims[1], "kv_num_heads": None if types[1] is None else types[1].dims[1]}
+    for attribute in [a for a in attention.attribute if a.name in axes]:
+        if attribute.i != axes[attribute.name]:
+            raise ModelError(
+                f"{node_label(attention)}: {attribute.name} is {attribute.i}, but the input of four axes has "
+                f"{axes[attribute.name]} heads"
+            )
+        attention.attribute.remove(attribute)
 
 
 def _newest(versions: Sequence[int], opset: int) -> int:

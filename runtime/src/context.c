@@ -160,6 +160,7 @@ static uint64_t address_of(const burnish_context *c, uint64_t slot) {
 
 int32_t burnish_run(burnish_context *c) {
   int32_t status = c->stale ? burnish_check_apart(c, address_of) : BURNISH_OK;
+  if (c->nanoseconds) memset(c->nanoseconds, 0, c->plan.step_count * sizeof *c->nanoseconds);
   return status ? status : c->device->run(c);
 }
 

@@ -50,7 +50,7 @@ struct burnish_context {
   void *state; /* of a device that is no CPU */
 
   /* The CPU's. */
-  burnish_pool *pool; /* NULL with one thread */
+  burnish_pool *pool; /* NULL where the caller alone runs, and waits for nobody */
   int owns_pool;
   unsigned char *memory; /* arena, then scratch of each worker */
   uint64_t scratch_at;

@@ -205,7 +205,7 @@ static int32_t cpu_run(burnish_context *c) {
     atomic_store(&c->open, ++c->dealing << STEP_BITS | STEP_NONE);
   }
   if (c->pool && c->pool->enter(c->pool, &job)) {
-    code = run_with_help(c, &failed);
+    code = c->threads > 1 ? run_with_help(c, &failed) : run_alone(c, &failed);
     c->pool->leave(c->pool);
   } else {
     code = run_alone(c, &failed);

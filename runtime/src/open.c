@@ -132,6 +132,11 @@ static const char *own_name(const char *path, uint64_t checksum, char *name, siz
 static int32_t load(const char *path, uint64_t checksum, burnish_file *file, burnish_error *error) {
   char buffer[4096];
   const char *name = own_name(path, checksum, buffer, sizeof buffer);
+  if (strstr(path, "${") || strstr(path, "$ORIGIN") || strstr(path, "$LIB") || strstr(path, "$PLATFORM"))
+    return fail(error, BURNISH_BAD_FILE,
+                "%.200s: cannot load: the system's loader would put something in the place of what follows the $; "
+                "give the file another name",
+                path);
   file->handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (!file->handle) {
     const char *reason = dlerror();

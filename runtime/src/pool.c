@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "pool.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -142,11 +143,18 @@ static int32_t limited(int32_t cpus) {
 
 static int32_t available_cpus(void) { /* `host_threads` in target.py */
 #if defined(__linux__)
-  cpu_set_t set;
-  if (!sched_getaffinity(0, sizeof set, &set)) return limited(CPU_COUNT(&set));
+  for (size_t most = CPU_SETSIZE; most <= 1 << 20; most *= 2) { /* the kernel may know of more */
+    cpu_set_t *set = CPU_ALLOC(most);
+    if (!set) break;
+    int refused = sched_getaffinity(0, CPU_ALLOC_SIZE(most), set);
+    int32_t found = refused ? 0 : CPU_COUNT_S(CPU_ALLOC_SIZE(most), set);
+    CPU_FREE(set);
+    if (!refused) return limited(found);
+    if (errno != EINVAL) break;
+  }
 #endif
   long n = sysconf(_SC_NPROCESSORS_ONLN);
-  return n < 1 ? 1 : (int32_t)n;
+  return limited(n < 1 ? 1 : (int32_t)n);
 }
 
 static int start_threads(pool *p) {

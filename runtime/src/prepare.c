@@ -102,6 +102,9 @@ int32_t burnish_prepare(const burnish_api *model, const burnish_options *options
     return burnish_fail(error, BURNISH_BAD_ARGUMENT, -1,
                         "prepare: start from BURNISH_OPTIONS, which sets `size`");
   if (options) o = *options;
+  if (!o.pool && (o.threads < 0 || o.threads > BURNISH_MAX_THREADS))
+    return burnish_fail(error, BURNISH_BAD_ARGUMENT, -1, "prepare: threads is %d, expected 0 to %d",
+                        (int)o.threads, BURNISH_MAX_THREADS);
   status = burnish_check(model, error);
   return status ? status : burnish_prepared_take(model->image, &o, NULL, error);
 }

@@ -8,10 +8,11 @@ from functools import partial
 import numpy as np
 from burnish.compiler.ir import loops_interpreter, loops_verifier
 from burnish.compiler.ir.loops import Alloc, Body, For, If, Program, Store
+from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.lower.lower import finished, scheduled
 
 from ..ops.case import Case, build_graph
 from .cases import check_nodes, pieces
-from .kernels import build
 
 WORK_LIMIT = 600  # statements executed; the interpreter takes some microseconds for each
 
@@ -23,13 +24,15 @@ def check_programs(case: Case, target: str) -> None:
     graph = build_graph(case)
     todo = pieces(graph, target)
     for algorithm in dict.fromkeys(a for piece in todo for a in piece.tasks if a != "loops"):
-        builds = [build(piece.tasks[piece.algorithm(algorithm)], "kernel") for piece in todo]
-        for b in builds:
-            loops_verifier.verify(b.scheduled)
-            loops_verifier.verify(b.lowered)
-        if sum(work_of(b.lowered.body) for b in builds) > WORK_LIMIT:
+        lowered = []
+        for task in (piece.tasks[piece.algorithm(algorithm)] for piece in todo):
+            program = scheduled(task, DefaultConfig())
+            lowered.append(finished(program, task.target))
+            loops_verifier.verify(program)
+            loops_verifier.verify(lowered[-1])
+        if sum(work_of(program.body) for program in lowered) > WORK_LIMIT:
             continue
-        check_nodes(case, graph, partial(run_nodes, [b.lowered for b in builds], "backward"), algorithm)
+        check_nodes(case, graph, partial(run_nodes, lowered, "backward"), algorithm)
 
 
 def work_of(body: Body) -> int:

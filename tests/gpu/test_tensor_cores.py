@@ -97,7 +97,7 @@ def tried(*seeds: int) -> Iterator[Config]:
 def test_the_loops_mean_the_product(case, name):
     arrays = integers(case)
     (expected,) = case.op.reference(*arrays)
-    for config in tried(0):
+    for config in tried(0) if name == NAMES[0] else [Drawn(random.Random(0))]:
         program = scheduled(task(case, name), config)
         assert any(isinstance(st, Intrinsic) for st in walk(program.body))
         verify(program)

@@ -9,7 +9,7 @@ import importlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -71,7 +71,11 @@ class Case:
         return rng.integers(low, int(self.high) + 1, type.dims).astype(dtype.numpy)
 
     def expected(self) -> tuple[np.ndarray, ...]:
-        """The reference's outputs, checked against the inferred types."""
+        """The reference's outputs, checked against the inferred types. Not to be written to."""
+        return self._expected
+
+    @cached_property
+    def _expected(self) -> tuple[np.ndarray, ...]:
         types = self.op.infer(*self.types)
         with np.errstate(all="ignore"):
             outputs = self.op.reference(*self.arrays())

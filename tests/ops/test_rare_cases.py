@@ -13,6 +13,7 @@ from ml_dtypes import bfloat16
 from .one_node import Array, Node, f32, floats, ints
 
 X = f32(1, 16, 1)
+HEADS = floats(*range(6)).reshape(1, 2, 3, 1)
 CASES: dict[str, tuple[Node, Array]] = {
     "a power of an integer that f16 does not have": (
         Node("Pow", (np.full((1, 2), -1, np.float16), np.array([[2049, 2048]], np.int32)), opset=15),
@@ -43,6 +44,14 @@ CASES: dict[str, tuple[Node, Array]] = {
              {"direction": "RIGHT"}, constant=True),
         np.array([[(1 << 63) - 1]], np.uint64),
     ),
+    **{
+        f"attention of four axes that says how many heads it has, opset {opset}": (
+            Node("Attention", (HEADS * 0, HEADS * 0, HEADS),
+                 {"q_num_heads": 2, "kv_num_heads": 2}, opset=opset),
+            floats(1, 1, 1, 4, 4, 4).reshape(1, 2, 3, 1),
+        )
+        for opset in (23, 24)
+    },
     "a range of bf16": (
         Node("Range", tuple(np.array(n, bfloat16) for n in (1, 512, 1)), opset=27, constant=True),
         np.arange(1, 512).astype(bfloat16),
@@ -143,6 +152,12 @@ def test_rare_cases(name: str) -> None:
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-5, atol=1e-5)
         if node.op == "Mod":
             np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+def test_attention_of_four_axes_has_the_heads_that_it_says() -> None:
+    node = Node("Attention", (HEADS, HEADS, HEADS), {"q_num_heads": 3, "kv_num_heads": 2}, opset=23)
+    with pytest.raises(burnish.ModelError, match="q_num_heads is 3, but the input of four axes has 2 heads"):
+        burnish.compile(node.model())
 
 
 def test_a_variance_that_is_zero_is_not_less() -> None:

@@ -18,7 +18,7 @@ from .test_plan_layout import network, sequences
 
 
 def test_measured_once(tmp_path):
-    model = network()
+    model = network(short=True)
     path = tmp_path / "records.jsonl"
     options = {"threads": 1, "measure": True, "records": path}
     module = pipeline.compile(model, **options)

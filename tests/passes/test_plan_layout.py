@@ -25,8 +25,9 @@ TARGET = TARGETS["x86-64-v3"]
 BLOCK = TARGET.lanes(4)
 
 
-def network() -> onnx.ModelProto:
-    """Convolutions of both kinds, a residual join, a concatenation, pooling, and an output in the middle."""
+def network(short: bool = False) -> onnx.ModelProto:
+    """Convolutions of both kinds, a residual join, an output in the middle; and where it is not `short` a
+    concatenation and pooling."""
     rng = np.random.default_rng(0)
     weights, nodes = [], []
 
@@ -43,12 +44,14 @@ def network() -> onnx.ModelProto:
     nodes.append(helper.make_node("Add", ["a", "b"], ["c"], "join"))
     nodes.append(helper.make_node("Relu", ["c"], ["d"], "relu"))
     conv("d", "e", 16, 5, 1)
-    nodes.append(helper.make_node("Concat", ["d", "b"], ["f"], "concat", axis=1))
-    nodes.append(helper.make_node("MaxPool", ["f"], ["g"], "pool", kernel_shape=[2, 2], strides=[2, 2]))
-    nodes.append(helper.make_node("Transpose", ["g"], ["h"], "turn", perm=[0, 2, 3, 1]))
+    results = {"e": [1, 5, 9, 7], "b": [1, 16, 9, 7]}
+    if not short:
+        nodes.append(helper.make_node("Concat", ["d", "b"], ["f"], "concat", axis=1))
+        nodes.append(helper.make_node("MaxPool", ["f"], ["g"], "pool", kernel_shape=[2, 2], strides=[2, 2]))
+        nodes.append(helper.make_node("Transpose", ["g"], ["h"], "turn", perm=[0, 2, 3, 1]))
+        results["h"] = [1, 4, 3, 32]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 9, 7])
-    outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in
-            (("e", [1, 5, 9, 7]), ("b", [1, 16, 9, 7]), ("h", [1, 4, 3, 32]))]  # fmt: skip
+    outs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in results.items()]
     graph = helper.make_graph(nodes, "g", [x], outs, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 

@@ -1,5 +1,8 @@
 /* Hand-written kernels that stand in for generated ones. A task is one row of 16 floats. */
+#define _POSIX_C_SOURCE 200809L
 #include "burnish.h"
+
+#include <time.h>
 
 #define ROW 16
 
@@ -85,4 +88,21 @@ int32_t tally(const burnish_call *call, int64_t begin, int64_t end, int32_t work
   (void)worker;
   for (int64_t i = begin; i < end; i++) y[i]++;
   return 0;
+}
+
+/* Error 7 where another run of it is under way; takes a millisecond. */
+int32_t by_turns(const burnish_call *call, int64_t begin, int64_t end, int32_t worker) {
+  static _Atomic int32_t inside;
+  int32_t others = inside++;
+  struct timespec wait = {0, 1000000};
+  (void)call, (void)begin, (void)end, (void)worker;
+  nanosleep(&wait, NULL);
+  inside--;
+  return others ? 7 : 0;
+}
+
+/* Error 7 for less than all of its 64 tasks. */
+int32_t whole(const burnish_call *call, int64_t begin, int64_t end, int32_t worker) {
+  (void)call, (void)worker;
+  return begin == 0 && end == 64 ? 0 : 7;
 }

@@ -207,6 +207,11 @@ int main(int argc, char **argv) {
   }
   REFUSED(model->pool_create(1, NULL, &error));
   REFUSED(burnish_open(argv[1], &opening, &file, &error));
+  opening.size = sizeof opening;
+  opening.threads = -1;
+  REFUSED(burnish_open(argv[1], &opening, &file, &error));
+  options.threads = -1;
+  REFUSED(model->prepare(model, &options, &error));
   REFUSED(burnish_open(NULL, NULL, &file, &error));
   burnish_close(&file);
   burnish_close(NULL);

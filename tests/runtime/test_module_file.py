@@ -215,6 +215,15 @@ def test_an_archive_replaces_no_header_of_somebody_elses(kernels, tmp_path, fold
     assert not (tmp_path / "net.a").exists() and (folder or header.read_text() == "mine")
 
 
+def test_the_loader_opens_no_other_file(kernels, tmp_path):
+    """$ORIGIN is a folder to it."""
+    (tmp_path / "$ORIGIN").mkdir()
+    path = link(kernels, tmp_path / "m.so")
+    with pytest.raises(InputError, match=r"cannot load: the system's loader would put something"):
+        open_module(path.rename(tmp_path / "$ORIGIN" / "m.so"))
+    assert open_module(Path(shutil.copy(tmp_path / "$ORIGIN" / "m.so", tmp_path / "a$b.so"))).inputs
+
+
 def test_a_missing_cpu_feature_is_named_before_loading(kernels, tmp_path):
     path = link(kernels, tmp_path / "m.so", features=("sse2", "avx9000"))
     with pytest.raises(InputError, match="compiled for x86-64, but this CPU lacks avx9000"):

@@ -14,7 +14,7 @@ import pytest
 from burnish.compiler.ir.plan import BufferRef, Copy, KernelCall, Plan, PlanIO, encode
 from burnish.compiler.ir.types import BOOL, DTYPES, F16, F32, I32, I64, TensorType
 from burnish.errors import InputError, InternalError, RunError
-from burnish.runtime.binding import Pool, module_from_memory
+from burnish.runtime.binding import Context, Pool, module_from_memory
 
 from ..compiled.forked import run_forked
 from .conftest import NBYTES, ROWS, WEIGHTS, chain_meaning, chain_plan, prepared_plan, some_rows
@@ -110,6 +110,47 @@ def test_modules_share_a_pool(kernels):
         b.run()
     np.testing.assert_array_equal(a.output("y"), chain_meaning(x))
     np.testing.assert_array_equal(b.output("y"), np.roll(np.arange(64), -10) + 10)
+
+
+def one_kernel(name: str, tasks: int) -> Plan:
+    vector = TensorType(I32, (64,))
+    step = KernelCall(name, "K", (OUT(0, 256),), (0,), tasks)
+    return Plan("one", "", (), (PlanIO("x", vector),), (PlanIO("y", vector),), 0, 0, (step,))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_runs_of_one_pool_take_turns(kernels, threads):
+    """Also where it has no thread to share."""
+    module, pool = kernels.module(one_kernel("by_turns", 1)), Pool(threads)
+    contexts = [module.context(pool=pool) for _ in range(2)]
+    failed: list[RunError] = []
+
+    def work(context: Context) -> None:
+        try:
+            for _ in range(50):
+                context.run()
+        except RunError as error:
+            failed.append(error)
+
+    workers = [threading.Thread(target=work, args=(c,)) for c in contexts]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert not failed
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are not kept to CPUs here")
+def test_where_there_is_one_cpu_steps_are_not_cut(kernels):
+    module = kernels.module(one_kernel("whole", 64))
+
+    def check(item: None) -> str | None:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        context = module.context(0)
+        context.run()
+        return None if context.threads == 1 else f"{context.threads} threads"
+
+    assert run_forked([None], check) == [None]
 
 
 def test_a_forked_child_runs_alone(kernels):
