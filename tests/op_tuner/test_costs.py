@@ -65,17 +65,27 @@ def test_an_interrupted_run_goes_on_where_it_stood(tmp_path, monkeypatch):
     assert calls == [tasks[i].digest for i in (0, 1, 1, 2)]
 
 
+def measure_by(monkeypatch, measurement):
+    """Instead of measuring: what measurement(task, whether it is the second one) gives; digests of tasks."""
+    calls = []
+
+    def measure(self, candidates, alone):
+        for n, candidate in enumerate(candidates):
+            calls.append(candidate.task.digest)
+            yield n, measurement(candidate.task, calls.count(calls[-1]) > 1)
+
+    monkeypatch.setattr(costs.Local, "__call__", measure)
+    return calls
+
+
 def test_the_most_disturbed_are_measured_again_at_the_end(tmp_path, monkeypatch):
-    tasks, calls = [double(n) for n in range(10, 18)], []
+    tasks = [double(n) for n in range(10, 18)]
 
-    def shaken(self, candidates, alone):
-        for n, task in enumerate(c.task for c in candidates):
-            calls.append(task.digest)
-            again = calls.count(task.digest) > 1
-            spread = {2: 0.5, 5: 0.9, 6: 0.6}.get(tasks.index(task), 0.01)
-            yield n, Measurement(1e-3 if again else 2e-3, 0.0 if again else spread, 5)
+    def shaken(task, again):
+        spread = {2: 0.5, 5: 0.9, 6: 0.6}.get(tasks.index(task), 0.01)
+        return Measurement(1e-3 if again else 2e-3, 0.0 if again else spread, 5)
 
-    monkeypatch.setattr(costs.Local, "__call__", shaken)
+    calls = measure_by(monkeypatch, shaken)
     cost, told = MeasuredCosts(tmp_path / "r.jsonl", host(), 1, lambda *s: told.append(s), **FAST), []
     assert cost.ensure(tasks) == 8
     assert calls == [t.digest for t in (*tasks, tasks[5], tasks[6])]
@@ -85,16 +95,13 @@ def test_the_most_disturbed_are_measured_again_at_the_end(tmp_path, monkeypatch)
 
 def test_what_was_measured_twice_costs_what_its_records_say(tmp_path, monkeypatch):
     """A sure time, though a disturbed one was faster: the next plan goes by records."""
-    tasks, calls = [double(n) for n in range(10, 14)], []
+    tasks = [double(n) for n in range(10, 14)]
 
-    def shaken(self, candidates, alone):
-        for n, task in enumerate(c.task for c in candidates):
-            calls.append(task.digest)
-            again = calls.count(task.digest) > 1
-            spread = 0.5 if task is tasks[1] and not again else 0.01
-            yield n, Measurement(1.2e-3 if again else 1e-3, spread, 20)
+    def shaken(task, again):
+        spread = 0.5 if task is tasks[1] and not again else 0.01
+        return Measurement(1.2e-3 if again else 1e-3, spread, 20)
 
-    monkeypatch.setattr(costs.Local, "__call__", shaken)
+    calls = measure_by(monkeypatch, shaken)
     cost = MeasuredCosts(tmp_path / "r.jsonl", host(), 1, **FAST)
     assert cost.ensure(tasks) == 4 and len(calls) == 5
     later = MeasuredCosts(tmp_path / "r.jsonl", host(), 1, **FAST)
