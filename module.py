@@ -68,10 +68,11 @@ class Module:
         operations: Mapping[str, int] | None = None,
         recorded: int = 0,
         origins: Mapping[str, int] | None = None,
-        cache: bool = True,
+        *,
+        cache: bool,
     ) -> Module:
         """Runs in this process, or on its GPU; where the target is another CPU, under an emulator if there is
-        one. Programs for GPUs are kept in the `cache`.
+        one. `cache`: whether programs for GPUs are kept.
         """
         plan = packed.plan
         if target.gpu:

@@ -129,7 +129,7 @@ def compile(
     recorded = [cfg for cfg in picked.values() if isinstance(cfg, RecordedConfig)]
     origins = Counter(cfg.origin for cfg in recorded if cfg.origin)
     about = _operations(tasks.values()), len(recorded), origins
-    return Module.from_kernels(packed, different(kernels.values()), machine, workers, *about, cache)
+    return Module.from_kernels(packed, different(kernels.values()), machine, workers, *about, cache=cache)
 
 
 def plan_options(

@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 
 from ..compiler.ir.graph import interpret
-from ..compiler.target import host_threads
+from ..compiler.target import allowed_cpus
 from ..errors import BurnishError, InputError
 from ..frontends.onnx.importer import import_onnx
 from ..models.zoo import random_inputs
@@ -262,7 +262,7 @@ class Session:
             _Entry(peer, Row(peer.name, versions.get(peer.name, ""), peer.precision, peer.subject))
             for peer in contestants
         ]
-        cores = OwnCores(self.threads if self.threads == host_threads() else 0, share=WAITING)
+        cores = OwnCores(self.threads if self.threads == len(allowed_cpus()) else 0, share=WAITING)
         inputs = self.make_inputs(self.network.model, self.seed)
         expected: Mapping[str, np.ndarray] | None = None
         if not self.missing and REFERENCE not in self.failed:

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +232,7 @@ def host() -> Target:
     more = tuple(f for f in (*VNNI, *AMX) if f in _this_cpu()[1] and best.arch == "x86_64")
     if not _may_use_tiles():
         more = tuple(f for f in more if f not in AMX)
-    sizes = {cache.level: cache.size for cache in caches_here()}
+    sizes = {c.level: c.size for c in caches_here()}
     caches: dict[str, Any] = {f"l{level}": size for level, size in sizes.items() if level in (1, 2, 3)}
     if best.arch == "aarch64" and "l2" in caches and "l3" not in caches:  # the last one is l3, too
         caches["l3"] = max(best.l3 if best.cpu == cpu else 0, caches["l2"])
@@ -332,17 +332,18 @@ def caches_of(cpu: int) -> list[Cache]:
             shared = index / "shared_cpu_list"
             cpus = shared.read_text().strip() if shared.exists() else ""
             unit = {"K": KIB, "M": MIB, "G": 1024 * MIB}.get(size[-1:], 1)
-            cache = Cache(int(level), kind, int(size.rstrip("KMG")) * unit, cpus)
+            one = Cache(int(level), kind, int(size.rstrip("KMG")) * unit, cpus)
         except (OSError, ValueError):
             continue
         if kind != "Instruction":
-            found.append(cache)
-    return sorted(found, key=lambda cache: cache.level)
+            found.append(one)
+    return sorted(found, key=lambda one: one.level)
 
 
 def caches_here() -> list[Cache]:
     """Those of a CPU that this process may use, a fast one if there are several kinds."""
-    order = sorted(allowed_cpus(), key=lambda cpu: (not is_fast(cpu), cpu))
+    fast = fast_cpus()
+    order = sorted(allowed_cpus(), key=lambda cpu: (cpu not in fast, cpu))
     return next(filter(None, map(caches_of, order)), [])
 
 
@@ -351,12 +352,13 @@ def allowed_cpus() -> set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
-def is_fast(cpu: int) -> bool:
-    """Whether none that this process may use is of a kind that is much faster, as far as the kernel says."""
-    return _speed(cpu) >= FAST * max(map(_speed, allowed_cpus()))
+def fast_cpus() -> set[int]:
+    """Of these all that are not of a much slower kind than others, as far as the kernel says."""
+    speeds = {cpu: _speed(cpu) for cpu in allowed_cpus()}
+    return {cpu for cpu, speed in speeds.items() if speed >= FAST * max(speeds.values())}
 
 
-@lru_cache(maxsize=1024)
+@cache
 def _speed(cpu: int) -> int:
     """In the unit of the first file that is there; 0 where there is none."""
     for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):

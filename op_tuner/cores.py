@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TextIO
 
-from ..compiler.target import allowed_cpus, is_fast
+from ..compiler.target import allowed_cpus, fast_cpus, host_threads
 from ..errors import InputError
 from ..settings import cache_dir
 
@@ -38,13 +38,19 @@ def allowed_cores() -> list[frozenset[int]]:
 
 def divide(threads: int) -> Cores:
     """One CPU of each of as many cores as there are threads: fast ones first, of these the last, since the
-    first one serves interrupts. Every CPU where there are too few."""
-    groups = sorted(allowed_cores(), key=lambda group: is_fast(min(group)))
+    first one serves interrupts. Every CPU where there are too few.
+
+    No more are spare than the limit of a container leaves: what others use up of it, those that measure lack.
+    """
+    fast = fast_cpus()
+    groups = sorted(allowed_cores(), key=lambda group: min(group) in fast)
     if threads > len(groups):
         return Cores(frozenset().union(*groups), frozenset())
     split = len(groups) - threads
-    spare = frozenset(cpu for group in groups[:split] for cpu in group)
-    return Cores(frozenset(min(group) for group in groups[split:]), spare)
+    spare = [cpu for group in groups[:split] for cpu in group]
+    if (most := host_threads()) < len(allowed_cpus()):
+        spare = spare[: max(0, most - threads)]
+    return Cores(frozenset(min(group) for group in groups[split:]), frozenset(spare))
 
 
 @cache

@@ -201,7 +201,7 @@ class Records:
 
     def nearest(self, task: KernelTask, hardware: Hardware | None = None) -> Record | None:
         """The fastest on the most similar machine that has a record of the work: a prior, no measurement."""
-        machine = hardware or hardware_of(task.target)
+        machine = hardware or self.hardware_for(task.target)
         return min(self.related(task), key=lambda r: (machine.distance(r.hardware), r.seconds), default=None)
 
     def hardware_for(self, target: Target) -> Hardware:

@@ -68,7 +68,7 @@ def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
     for command in candidates:
         version = identify((*command, "--version"))
         if version:
-            baseline = () if any("zig" in word for word in command) else _BASELINE.get(arch, ())
+            baseline = () if "zig" in version.lower() or "ziglang" in command else _BASELINE.get(arch, ())
             return Compiler((*command, *baseline), version)
     if value:
         raise ToolError(f"the C compiler {value!r} of the variable {knob} does not run; correct or unset it")
@@ -81,8 +81,8 @@ def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
 
 
 _BASELINE = {"x86_64": ("-march=x86-64",), "aarch64": ("-march=armv8-a",)}
-"""What the runtime is made of, since it is what checks the CPU: distributions' compilers, and $CC, may ask
-for more. zig asks for no more than the target."""
+"""What the runtime is made of, since it is what checks the CPU: distributions' compilers, and a -march of
+$CC, may ask for more. zig asks for no more than the target."""
 
 
 def _zig(target: str = "") -> list[tuple[str, ...]]:

@@ -48,7 +48,7 @@ def _drop_heads(attention: NodeProto, types: Sequence[TensorType | None]) -> Non
         return
     axes = {"q_num_heads": types[0].dims[1], "kv_num_heads": None if types[1] is None else types[1].dims[1]}
     for attribute in [a for a in attention.attribute if a.name in axes]:
-        if attribute.i != axes[attribute.name]:
+        if attribute.i not in (0, axes[attribute.name]):
             raise ModelError(
                 f"{node_label(attention)}: {attribute.name} is {attribute.i}, but the input of four axes has "
                 f"{axes[attribute.name]} heads"

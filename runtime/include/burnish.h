@@ -131,9 +131,9 @@ struct burnish_api {
   int32_t (*step_count)(const burnish_api *model);
   int32_t (*step)(const burnish_api *model, int32_t index, burnish_step *step);
 
-  /* Contexts made from one pool share its threads; their runs take turns (not those of modules for GPUs, nor in
-   * a forked child, where the threads are not). Destroy the contexts, then the pool, and only then unload the
-   * module whose table made it. */
+  /* Contexts made from one pool share its threads; their runs take turns (not those of modules for GPUs,
+   * nor in a forked child, where the threads are not). Destroy the contexts, then the pool, and only then
+   * unload the module whose table made it. */
   int32_t (*pool_create)(int32_t threads, burnish_pool **pool, burnish_error *error);
   void (*pool_destroy)(burnish_pool *pool);
 
@@ -160,9 +160,9 @@ struct burnish_api {
   int32_t (*run)(burnish_context *context);
   const burnish_error *(*last_error)(const burnish_context *context);
 
-  /* From now on a run writes each step's nanoseconds to `nanoseconds[0 .. step_count)`, 0 for those behind one that
-   * fails; NULL ends that. (CUDA: a
-   * step without a node's name takes 0, and counts with the one before.) */
+  /* From now on a run writes each step's nanoseconds to `nanoseconds[0 .. step_count)`, 0 for those behind
+   * one that fails; NULL ends that. (CUDA: a step without a node's name takes 0, and counts with the one
+   * before.) */
   int32_t (*profile)(burnish_context *context, int64_t *nanoseconds);
   int32_t (*threads)(const burnish_context *context);
 

@@ -1,6 +1,6 @@
 /* Walks a plan. The caller is worker 0 and opens one step after another; each worker takes chunks of its own
  * share first and then of the others', so that a worker that comes late delays nobody. A step is done when
- * all its tasks are. With one thread nothing of this is touched. */
+ * all its tasks are. Without a pool nothing of this is touched. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>

@@ -85,7 +85,7 @@ int32_t burnish_cpu_start(burnish_context *c, const burnish_options *options, bu
   c->threads = c->pool ? c->pool->threads : 1;
   if (!status) status = allocate(c, error);
   if (status) return status;
-  if (c->threads == 1 && c->owns_pool) { /* others', too small to help, deals turns */
+  if (c->threads == 1 && c->owns_pool) { /* a pool of others stays: runs take turns by it */
     burnish_pool_destroy(c->pool);
     c->pool = NULL;
     c->owns_pool = 0;

@@ -1,5 +1,6 @@
 /* Opens module files. Stands alone: an application compiles this file (with -ldl where libc needs it). */
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -129,10 +130,25 @@ static const char *own_name(const char *path, uint64_t checksum, char *name, siz
   return name;
 }
 
+/* Whether the loader takes a part of the path for a variable, and another file than the one that was checked. */
+static int is_expanded(const char *path) {
+  static const char *const names[] = {"ORIGIN", "LIB", "PLATFORM"};
+  for (const char *at = path; (at = strchr(at, '$')); at++) {
+    int braced = at[1] == '{';
+    for (int i = 0; i < 3; i++) {
+      size_t length = strlen(names[i]);
+      const char *name = at + 1 + braced;
+      if (strncmp(name, names[i], length)) continue;
+      if (braced ? name[length] == '}' : !isalnum((unsigned char)name[length]) && name[length] != '_') return 1;
+    }
+  }
+  return 0;
+}
+
 static int32_t load(const char *path, uint64_t checksum, burnish_file *file, burnish_error *error) {
   char buffer[4096];
   const char *name = own_name(path, checksum, buffer, sizeof buffer);
-  if (strstr(path, "${") || strstr(path, "$ORIGIN") || strstr(path, "$LIB") || strstr(path, "$PLATFORM"))
+  if (is_expanded(path))
     return fail(error, BURNISH_BAD_FILE,
                 "%.200s: cannot load: the system's loader would put something in the place of what follows the $; "
                 "give the file another name",

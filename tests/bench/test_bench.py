@@ -140,7 +140,7 @@ def test_it_says_when_cores_were_shared(monkeypatch, cores, shared):
     """Where there is a thread for each core: else nobody knows on which ones they run."""
     found = itertools.chain([1.0] * 4, itertools.repeat(2.0))
     monkeypatch.setattr("burnish.op_tuner.own_cores.crowding", lambda threads: next(found))
-    monkeypatch.setattr(engine, "host_threads", lambda: cores)
+    monkeypatch.setattr(engine, "allowed_cpus", lambda: set(range(cores)))
     group = compare(FakePeer("burnish", subject=True), FakePeer("peer")).groups[0]
     assert (group.shared > 0) == shared and all(len(row.seconds) == 5 for row in group.rows)
 

@@ -45,6 +45,7 @@ def test_caches_are_those_of_a_cpu_that_may_be_used(monkeypatch):
     found = {4: [Cache(2, "Unified", 1 << 20, "")], 5: [Cache(2, "Unified", 1 << 21, "")]}
     monkeypatch.setattr(target, "caches_of", lambda cpu: found.get(cpu, []))
     monkeypatch.setattr(target, "allowed_cpus", lambda: {3, 4, 5})
+    monkeypatch.setattr(target, "_speed", lambda cpu: 0)
     assert host.__wrapped__().l2 == 1 << 20
     monkeypatch.setattr(target, "_speed", lambda cpu: 1000 if cpu == 5 else 400)
     assert host.__wrapped__().l2 == 1 << 21

@@ -16,7 +16,9 @@ def machine(monkeypatch, tmp_path):
         for cpu, speed in speeds.items():
             (tmp_path / f"cpu{cpu}").mkdir()
             if speed:
-                (tmp_path / f"cpu{cpu}" / "cpu_capacity").write_text(f"{speed}\n")
+                file = tmp_path / f"cpu{cpu}" / ("cpu_capacity" if cpu % 2 else "cpufreq/cpuinfo_max_freq")
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(f"{speed}\n")
         monkeypatch.setattr(target, "CPUS", tmp_path)
         for module in (target, cores):
             monkeypatch.setattr(module, "allowed_cpus", lambda: set(speeds))
@@ -37,6 +39,13 @@ def test_fast_cores_measure(machine):
 def test_among_cores_of_a_kind_the_last_measure(machine, speeds):
     machine(dict(enumerate(speeds)))
     assert divide(1) == cores.Cores(frozenset({3}), frozenset({0, 1, 2}))
+
+
+def test_no_more_are_spare_than_a_container_may_use(machine, monkeypatch):
+    machine(dict.fromkeys(range(8), 0))
+    monkeypatch.setattr(cores, "host_threads", lambda: 3)
+    assert divide(2) == cores.Cores(frozenset({6, 7}), frozenset({0}))
+    assert divide(3) == cores.Cores(frozenset({5, 6, 7}), frozenset())
 
 
 def test_who_asks_for_a_core_of_another_machine_does_not_wait(monkeypatch, tmp_path):

@@ -45,12 +45,12 @@ CASES: dict[str, tuple[Node, Array]] = {
         np.array([[(1 << 63) - 1]], np.uint64),
     ),
     **{
-        f"attention of four axes that says how many heads it has, opset {opset}": (
+        f"attention of four axes that says that it has {heads} heads, opset {opset}": (
             Node("Attention", (HEADS * 0, HEADS * 0, HEADS),
-                 {"q_num_heads": 2, "kv_num_heads": 2}, opset=opset),
+                 {"q_num_heads": heads, "kv_num_heads": heads}, opset=opset),
             floats(1, 1, 1, 4, 4, 4).reshape(1, 2, 3, 1),
         )
-        for opset in (23, 24)
+        for heads, opset in ((2, 23), (2, 24), (0, 24))
     },
     "a range of bf16": (
         Node("Range", tuple(np.array(n, bfloat16) for n in (1, 512, 1)), opset=27, constant=True),
