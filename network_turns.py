@@ -147,8 +147,9 @@ class _Modules:
         owners = {step.symbol: tasks[n].digest for n, k in kernels.items() for step in k.steps}
         if target.cuda:
             packed = replace(packed, plan=_timed_by_node(packed.plan, owners))
-        kept = True  # programs that were made ahead
-        module = Module.from_kernels(packed, different(kernels.values()), target, threads, cache=kept)
+        module = Module.from_kernels(  # from the cache, where programs were made ahead
+            packed, different(kernels.values()), target, threads, cache=True
+        )
         context = module.context()
         _feed(context)
         return Loaded(context, [owners.get(step.kernel, "") for step in context.module.steps])

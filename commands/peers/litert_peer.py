@@ -45,7 +45,9 @@ def fit(array: np.ndarray, shape: tuple[int, ...], name: str, known: tuple[int, 
 
 class LiteRTRunner(Runner):
     def __init__(self, interpreter: Any, network: Network, given: bool):
-        self.interpreter, self.given = interpreter, given
+        self.interpreter = interpreter
+        self.inward: tuple[int, ...] = () if given else CHANNELS_LAST
+        self.outward: tuple[int, ...] = () if given else CHANNELS_FIRST
         self.network = network
         self.inputs = interpreter.get_input_details()
         self.details = interpreter.get_output_details()
@@ -55,7 +57,7 @@ class LiteRTRunner(Runner):
     def bind(self, inputs: Arrays) -> Callable[[], object]:
         for name, detail in zip(self.network.input_names, self.inputs):
             shape = tuple(int(dim) for dim in detail["shape"])
-            array = fit(inputs[name], shape, name, () if self.given else CHANNELS_LAST)
+            array = fit(inputs[name], shape, name, self.inward)
             self.interpreter.set_tensor(detail["index"], array.astype(detail["dtype"], copy=False))
         return self.interpreter.invoke
 
@@ -64,9 +66,7 @@ class LiteRTRunner(Runner):
         for name, detail in zip(self.network.output_names, self.details):
             array = self.interpreter.get_tensor(detail["index"])
             shape = self.network.output_shape(name)
-            arrays[name] = (
-                array if shape is None else fit(array, shape, name, () if self.given else CHANNELS_FIRST)
-            )
+            arrays[name] = array if shape is None else fit(array, shape, name, self.outward)
         return arrays
 
     def close(self) -> None:
