@@ -106,10 +106,11 @@ class _Kernel:
         self.scoped(lambda: self.assign(buffer, index, value))
 
     def assign(self, buffer: Buffer, index: Sequence[Expr], value: Expr) -> None:
-        text = self.v.of_type(value)
+        text, place = self.v.of_type(value), self.v.place(buffer, index)
         if buffer.dtype is BOOL and buffer.name not in self.v.split:
             text = f"({memory_type(BOOL)})({text})"
-        self.v.out.emit(f"{self.v.place(buffer, index)} = {text};")
+        if buffer.size:  # where it is empty only the indices matter, which are checked
+            self.v.out.emit(f"{place} = {text};")
 
     def scoped(self, emit: Callable[[], None]) -> None:
         """What `emit` writes; in braces if names are declared at its top."""

@@ -166,6 +166,8 @@ class Scalars:
             case Load():
                 buffer = self.buffers[e.tensor]
                 text, atom = self.place(buffer, e.index), buffer.name in self.split
+                if buffer.size == 0:  # nothing is there; indices are checked all the same
+                    return self.expr(Const(0, e.dtype))
                 if buffer.dtype is BOOL:
                     return Operand(text if atom else f"{text} != 0", "bool", atom)
                 return Operand(text, value_type(buffer.dtype), True)

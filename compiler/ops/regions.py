@@ -16,7 +16,7 @@ from ..ir.scalar import Expr, Var
 from ..ir.types import F32, I64, DType, TensorType
 from .base import Op
 from .programs import allocated, get, nest, program_buffers, put, register
-from .shapes import fail, wide
+from .shapes import fail, wide, wide_array
 from .window import check_windows, high, output_sizes, spatial_names
 
 MOST_SAMPLES = 1 << 14
@@ -59,10 +59,11 @@ class RoiAlign(Op):
         for r, image in enumerate(batch):
             if not 0 <= image < x.shape[0]:
                 raise IndexError(f"batch index {image} of {x.shape[0]}")
-            x1, y1, x2, y2 = high(rois[r]) * self.scale - 0.5 * self.shift
+            edges = wide_array(rois)[r]  # not in f64: how many samples there are depends on the rounding
+            x1, y1, x2, y2 = edges * edges.dtype.type(self.scale) - edges.dtype.type(0.5 * self.shift)
             starts, sizes = (y1, x1), np.array([y2 - y1, x2 - x1])
             sizes = sizes if self.shift else np.maximum(sizes, 1)
-            bins = sizes / (self.height, self.width)
+            bins = sizes / np.array((self.height, self.width), sizes.dtype)
             counts = [self.sampling or max(int(np.ceil(size)), 0) for size in bins]
             if max(counts) > MOST_SAMPLES:
                 raise IndexError(f"{max(counts)} samples of a bin, at most {MOST_SAMPLES}")

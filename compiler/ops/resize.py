@@ -19,7 +19,7 @@ from .base import Decomposer, Op
 from .elementwise import Binary, Cast, Unary
 from .movement import Identity
 from .shapes import fail, wide
-from .window import high
+from .window import check_windows, high
 
 UNROLLED = 8
 """Up to so many weighted elements are written out; more become a reduction."""
@@ -109,6 +109,7 @@ class Interpolate(Op):
         return (TensorType(x.dtype, shape),)
 
     def reference(self, x: np.ndarray, table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, ...]:
+        check_windows(2 * (x.size // max(1, x.shape[self.axis])) * table.size)
         taken = np.moveaxis(high(x), self.axis, -1)[..., np.maximum(table, 0)]
         if self.outside is not None:
             taken = np.where(table >= 0, taken, self.outside)
@@ -189,6 +190,8 @@ class Resize(Op):
             y = np.moveaxis(np.where(table[:, 0] >= 0, taken, self._outside(dtype_of(y))), -1, axis)
         if self._rounds(dtype_of(x)):
             y = np.floor(y + 0.5)
+        elif self.mode != "nearest" and dtype_of(x).is_integer:
+            y = y * WHOLE
         return (convert(y, dtype_of(x)),)
 
     def _outside(self, dtype: DType) -> float:
@@ -198,7 +201,8 @@ class Resize(Op):
         return convert(np.asarray(self.extrapolation, np.float64), dtype).item()
 
     def _rounds(self, dtype: DType) -> bool:
-        """Whether results are rounded, as in onnxruntime; other integers lose what is behind the point."""
+        """Whether results are rounded, as in onnxruntime; other integers lose what is behind the point
+        (`WHOLE`)."""
         return self.antialias and dtype.is_integer and self.mode != "nearest"
 
     def decompose(self, g: Decomposer, x: str) -> tuple[str, ...]:
@@ -226,6 +230,8 @@ class Resize(Op):
             y = g.one(Interpolate(axis, outside), y, g.const(table, "table"), shares)
         if self._rounds(type.dtype):
             y = g.one(Unary("floor"), g.one(Binary("add"), y, g.const(np.array(0.5, acc.numpy), "half")))
+        elif type.dtype.is_integer:
+            y = g.one(Binary("mul"), y, g.const(np.array(WHOLE, acc.numpy), "whole"))
         return (y if acc is type.dtype else g.one(Cast(type.dtype.name), y),)
 
     def _axes(self, shape: tuple[int, ...]) -> list[int]:
@@ -324,6 +330,9 @@ class Resize(Op):
         return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
+WHOLE = 1 + 2.0**-40
+"""Sums of shares in f64 that should be an integer may be less by some bits: times this, the integer is left
+when they are cut off."""
 MODES = ("nearest", "linear", "cubic")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
 COORDINATES = (
@@ -338,5 +347,5 @@ COORDINATES = (
 
 
 def interpolation_type(dtype: DType) -> DType:
-    """f32 for narrow floats; f64 for integers, which are truncated at the end: an exact 5 must stay 5."""
+    """f32 for narrow floats; f64 for integers, which are cut off at the end (`WHOLE`)."""
     return F64 if dtype.is_integer else wide(dtype)

@@ -14,11 +14,12 @@ import numpy as np
 
 from ..ir import scalar as s
 from ..ir.expr import ExprBuilder, Tensor
+from ..ir.numpy_scalar import convert
 from ..ir.scalar import Expr
-from ..ir.types import I64, DType, TensorType
+from ..ir.types import I64, DType, TensorType, dtype_of
 from .base import Op
 from .conv import add_bias, check_bias
-from .resize import interpolation_type
+from .resize import WHOLE, interpolation_type
 from .shapes import fail, wide, wide_array
 from .window import high, output_sizes
 
@@ -129,9 +130,9 @@ class GridSample(Op):
             return (np.zeros(shape, x.dtype),)
         at = self._positions(grid, x.shape[2:])
         if self.mode == "nearest":
-            whole = [np.where(np.isnan(v), self._nowhere, v).astype(np.int64) for v in at]
+            whole = [convert(np.where(np.isnan(v), self._nowhere, v), I64) for v in at]
             return (self._pixels(x, whole).astype(x.dtype),)
-        base = [np.floor(v).astype(np.int64) for v in at]
+        base = [convert(np.floor(v), I64) for v in at]
         beyond = [np.where(np.floor(v) == v, 0, v - b) for v, b in zip(at, base)]
         reach = range(2) if self.mode == "linear" else range(-1, 3)
         y = np.zeros(shape)
@@ -141,7 +142,7 @@ class GridSample(Op):
                 weight = weight * self._weight(np.abs(reach[tap] - d))
             value = self._pixels(x.astype(np.float64), [b + reach[t] for b, t in zip(base, taps)])
             y += weight[:, None] * value
-        return (y.astype(x.dtype),)
+        return (convert(y * WHOLE, dtype_of(x)) if dtype_of(x).is_integer else y.astype(x.dtype),)
 
     def _weight(self, d: np.ndarray) -> np.ndarray:
         if self.mode == "linear":
@@ -179,7 +180,11 @@ class GridSample(Op):
         total = b.reduce("sum", acc, (*x.shape[:2], *outs), (taps,) * rank, body, "sampled")
         if acc is x.dtype:
             return (total,)
-        return (b.compute(x.dtype, total.shape, lambda *i: s.cast(total[i], x.dtype), "rounded"),)
+
+        def narrowed(*i: Expr) -> Expr:
+            return s.cast(total[i] * WHOLE if x.dtype.is_integer else total[i], x.dtype)
+
+        return (b.compute(x.dtype, total.shape, narrowed, "rounded"),)
 
     def _position(self, grid: Tensor, axis: int, sizes: Sequence[int]) -> Callable[..., Expr]:
         size = sizes[axis]

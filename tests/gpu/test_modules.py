@@ -79,9 +79,9 @@ def test_the_module_is_the_same_every_time(digits, saved, tmp_path):
     assert (tmp_path / "again.so").read_bytes() == saved.read_bytes()
 
 
-def gather() -> onnx.ModelProto:
+def gather(rows: int = 4) -> onnx.ModelProto:
     infos = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 2)),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (rows, 2)),
         helper.make_tensor_value_info("i", TensorProto.INT64, (3,)),
     ]
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, (3, 2))
@@ -101,6 +101,12 @@ def test_an_index_out_of_range_names_the_node_and_the_next_run_is_right(opencl):
     context.bind_input("i", np.array([0, -1, 2]))
     context.run()
     np.testing.assert_array_equal(context.output("y"), x[[0, -1, 2]])
+
+
+def test_an_index_into_nothing_is_out_of_range(opencl):
+    module = burnish.compile(gather(0), target="opencl")
+    with pytest.raises(RunError, match="node pick: an index is out of range"):
+        module.run({"x": np.zeros((0, 2), np.float32), "i": np.array([0, 0, 0])})
 
 
 def test_a_forked_child_is_told_that_it_cannot_run(digits):

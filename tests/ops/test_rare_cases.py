@@ -52,6 +52,34 @@ CASES: dict[str, tuple[Node, Array]] = {
         )
         for heads, opset in ((2, 23), (2, 24), (0, 24))
     },
+    "whole numbers between others": (
+        Node("Upsample", (np.array([[0, 0, 3, 3]], np.int32), floats(1, 3)), {"mode": "linear"}, opset=9),
+        np.array([[0, 0, 0, 0, 1, 2, 3, 3, 3, 3, 3, 3]], np.int32),
+    ),
+    "an image of one value, cubic": (
+        Node("Resize", (np.ones((1, 2), np.uint8), None, None, ints(1, 3)), {"mode": "cubic"}),
+        np.ones((1, 3), np.uint8),
+    ),
+    "samples of one value, cubic": (
+        Node("GridSample", (np.ones((1, 1, 6, 6), np.int32), floats(-0.4, -0.1).reshape(1, 1, 1, 2)),
+             {"mode": "cubic"}, opset=20),
+        np.ones((1, 1, 1, 1), np.int32),
+    ),
+    **{
+        f"a {mode} sample {where:g} away": (
+            Node("GridSample", (floats(1, 2, 3).reshape(1, 1, 1, 3), floats(where, 0).reshape(1, 1, 1, 2)),
+                 {"mode": mode, "padding_mode": "border"}, opset=20, constant=True),
+            floats(1 if where < 0 else 3).reshape(1, 1, 1, 1),
+        )
+        for mode in ("linear", "nearest")
+        for where in (np.inf, -np.inf, 1e30)
+    },
+    "a region whose size is whole in f32 alone": (
+        Node("RoiAlign",
+             (np.tile(floats(0, 1, 4, 9), (1, 1, 4, 1)), floats(0, 0, 30, 30).reshape(1, 4), ints(0)),
+             {"spatial_scale": 0.1, "coordinate_transformation_mode": "output_half_pixel"}),
+        floats(9.5 / 3).reshape(1, 1, 1, 1),
+    ),
     "a range of bf16": (
         Node("Range", tuple(np.array(n, bfloat16) for n in (1, 512, 1)), opset=27, constant=True),
         np.arange(1, 512).astype(bfloat16),
