@@ -77,8 +77,9 @@ def _meet(op: MaxPool, x: TensorType, y: TensorType) -> bool:
     """Whether every window holds an element: the least byte is not the least float."""
     windows = zip(x.dims[2:], y.dims[2:], op.kernel, op.strides, op.dilations, op.pads)
     for size, outputs, kernel, stride, dilation, pad in windows:
-        at = np.arange(outputs)[:, None] * stride + np.arange(kernel) * dilation - pad
-        if not ((at >= 0) & (at < size)).any(1).all():
+        start = np.arange(outputs) * stride - pad
+        tap = np.maximum(-(start // dilation), 0)  # the first at 0 or behind it
+        if not ((tap < kernel) & (start + tap * dilation < size)).all():
             return False
     return True
 

@@ -246,6 +246,8 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
         step = affine.linear(e.index[-1]).coefficient(vector.name)
         if step < 2 or any(vector.name in s.variables(i) for i in e.index[:-1]):
             return None
+        if step > dims[e.tensor][-1]:  # phases would be mostly empty
+            return None
         packs.append(_by_phase(e, dims[e.tensor], step, len(packs)))
         last = e.index[-1]
         index = (*e.index[:-1], s.binary("mod", last, step), s.binary("floordiv", last, step))

@@ -422,6 +422,12 @@ def test_bytes_do_not_pass_windows_that_are_all_padding():
     assert op_names(after) == ["DequantizeLinear", "MaxPool"]
 
 
+def test_bytes_pass_windows_as_long_as_the_input():
+    window = MaxPool((1, 300000), (1, 1), (0, 299999, 0, 0), (1, 1))
+    body = lambda g, x: g.one(window, g.one(DequantizeLinear(), x, g.const(num(0.013))))  # noqa: E731
+    assert op_names(simplify(make({"x": "i8[1,1,1,300000]"}, body))) == ["MaxPool", "DequantizeLinear"]
+
+
 @pytest.mark.parametrize(
     ("scale", "left"), [(0.013, []), (0.014, ["Cast", "Binary", "Binary", "Unary", "Binary", "Cast"])]
 )
