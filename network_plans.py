@@ -16,10 +16,10 @@ from .graph_passes.alternatives import Decision
 from .graph_passes.assign_layouts import apply_plan, memory_of_plans
 from .graph_passes.footprint import evicting_bytes
 from .graph_passes.make_tasks import kernel_tasks
-from .graph_passes.plan_layout import LayoutPlan, Planner, PlanOptions, plan_by
+from .graph_passes.plan_layout import LayoutPlan, Planner, PlanOptions, solve_plan
 from .graph_passes.predict_gpu import predicted_cost
 from .graph_passes.rivals import rivals
-from .graph_passes.setup import split_setup
+from .graph_passes.split_setup import split_setup
 from .graph_passes.task_cost import PlanChoices, TaskCost, plan_choices
 from .op_tuner.costs import MeasuredCosts, conversion_task
 from .op_tuner.hardware import Hardware
@@ -65,7 +65,9 @@ class _Plan:
 
 
 class NetworkPlans:
-    """Plans of a fused graph: the one that is made without measuring, and the best by the records of now.
+    """Two plans of a fused graph. Predicted: by the analytic model alone, as `compile` makes it without
+    records. Current: the cheapest by the records of now, as of the latest `wanted` or `plan_again`; the
+    predicted one where the network has shown that it is no slower.
 
     choices   all that there is to choose from, where the caller knows them already
     hardware  whose records count (default: `Records.hardware_for` the target)
@@ -91,20 +93,18 @@ class NetworkPlans:
         self._choices = choices or plan_choices(graph, predicted, options, copy)
         self._memory = memory_of_plans(graph, target, threads)
         self._known: dict[Hashable, _Kernels] = {}
-        self.carrying = 0.0  # seconds that carrying out a plan took lately
-        self.deciding = False  # whether what was refused with other configs is given up, as in a compilation
+        self.carry_out_seconds = 0.0  # what carrying out a plan took lately
+        self.final = False  # whether what was refused with other configs is given up, as in a compilation
         self._planner = Planner(graph, target.lanes(4), predicted, options.accuracy, options.precision)
-        self._first = self._now = self._plan(self._planner)
+        self._predicted = self._current = self._plan(self._planner)
 
     def wanted(self) -> list[Wanted]:
-        """The tasks of the best plan, of the first one, and those that are close to a place in the best.
-
-        Where the best by times of kernels is known to be no faster in the network, the first is the best."""
+        """The tasks of both plans, and those that are close to a place in the current one."""
         cost, planner, best = self._solve()
         if self._costs.compared and self._loses(self.pair()):
-            self._now = self._first
-        first, now = self._first.kernels, self._now.kernels
-        found = {**first.tasks, **now.tasks}
+            self._current = self._predicted
+        predicted, current = self._predicted.kernels, self._current.kernels
+        found = {**predicted.tasks, **current.tasks}
         targets: dict[str, list[float]] = {}
         expected: dict[str, float] = {}
         for rival in rivals(planner, cost, self.options, best.plan):
@@ -114,91 +114,91 @@ class NetworkPlans:
                 found.setdefault(task.digest, task)
                 targets.setdefault(task.digest, []).append(rival.target)
                 expected[task.digest] = cost.price(self.graph, node, rival.decision).seconds
-        for plan in (self._now.plan, self._first.plan):
+        for plan in (self._current.plan, self._predicted.plan):
             for n, decision in plan.decisions.items():
                 node = self.graph.nodes[n]
                 if task := self._choices.tasks.get((node.outputs, decision)):
                     expected.setdefault(task.digest, cost.price(self.graph, node, decision).seconds)
         return [
             Wanted(
-                *(task, now.calls[digest], first.calls[digest]),
-                *(tuple(targets.get(digest, ())), expected.get(digest, math.inf)),
+                task,
+                count=current.calls[digest],
+                predicted_count=predicted.calls[digest],
+                targets=tuple(targets.get(digest, ())),
+                expected=expected.get(digest, math.inf),
             )
             for digest, task in found.items()
             if task.asks
         ]
 
     def _loses(self, pair: PlanPair) -> bool:
-        return pair.given_up if self.deciding else pair.refused
+        return pair.given_up if self.final else pair.refused
 
-    def solve(self) -> None:
-        """Makes the best plan by times of kernels, whatever the network says of it."""
+    def plan_again(self) -> None:
+        """The current plan is the cheapest by times of kernels, whatever the network says of it."""
         self._solve()
 
     def _solve(self) -> tuple[TaskCost, Planner, _Plan]:
-        cost = self._choices.price(self._costs)
+        cost = self._choices.cost(self._costs)
         planner = self._planner.by(cost)
-        self._now = self._plan(planner)
-        return cost, planner, self._now
+        self._current = self._plan(planner)
+        return cost, planner, self._current
 
     def changes(self) -> tuple[Change, ...]:
-        """What nodes do in the best plan, as of `wanted`, and not in the first one."""
-        first, now = self._first.plan.decisions, self._now.plan.decisions
+        """What nodes do in the current plan, and not in the predicted one."""
+        predicted, current = self._predicted.plan.decisions, self._current.plan.decisions
         nodes = self.graph.nodes
         return tuple(
-            Change(nodes[n].name or nodes[n].outputs[0], _text(first[n]), _text(now[n]))
-            for n in sorted(now)
-            if first[n] != now[n]
+            Change(nodes[n].name or nodes[n].outputs[0], _text(predicted[n]), _text(current[n]))
+            for n in sorted(current)
+            if predicted[n] != current[n]
         )
 
     @property
     def differs(self) -> bool:
-        """Whether the best plan, as of `wanted`, runs other tasks than the first one."""
-        first, now = self._first.kernels, self._now.kernels
-        return now is not first and now.calls != first.calls
+        """Whether the two run other tasks."""
+        predicted, current = self._predicted.kernels, self._current.kernels
+        return current is not predicted and current.calls != predicted.calls
 
     def pair(self) -> PlanPair:
-        """The first plan, and the best one, as of `wanted`, with the configs that records say now."""
-        first, now = (self._choices.run_by(self.graph, plan.plan) for plan in (self._first, self._now))
-        return plan_pair(first, now, self._costs.records, self._costs.hardware, self.evict)
+        """The predicted plan and the current one, with the configs that records say now."""
+        plans = self._predicted.plan, self._current.plan
+        predicted, current = (self._choices.run_by(self.graph, plan) for plan in plans)
+        return plan_pair(predicted, current, self._costs.records, self._costs.hardware, self.evict)
 
     @property
     def tasks(self) -> Mapping[str, KernelTask]:
-        """What the best plan, as of `wanted`, runs, by digest."""
-        return self._now.kernels.tasks
+        """What the current plan runs, by digest."""
+        return self._current.kernels.tasks
 
-    def recorded(self, first: bool = False) -> dict[str, Point]:
-        """The configs of `tasks`, or of what the first plan runs, where records say one, by digest."""
-        tasks = self._first.kernels.tasks if first else self.tasks
+    def recorded(self, predicted: bool = False) -> dict[str, Point]:
+        """The configs of `tasks`, or of what the predicted plan runs, where records say one, by digest."""
+        tasks = self._predicted.kernels.tasks if predicted else self.tasks
         picked = {d: self._costs.records.pick_config(task, self.evict) for d, task in tasks.items()}
         return {d: tuple(c.answers.items()) for d, c in picked.items() if isinstance(c, RecordedConfig)}
 
     @property
     def seconds(self) -> float:
-        """What the best plan costs."""
-        return self._now.plan.cost
+        """What the current plan costs."""
+        return self._current.plan.cost
 
     @property
     def calls(self) -> Mapping[str, int]:
-        """Of each task, by digest, in a run by the best plan, as of `wanted`."""
-        return self._now.kernels.calls
+        """Of each task, by digest, in a run by the current plan."""
+        return self._current.kernels.calls
 
-    def graph_of_now(self) -> Graph:
-        """The best plan, as of `wanted`, carried out: with packed weights, which take memory."""
-        return self._carried_out(self._now.plan)
-
-    def first_graph(self) -> Graph:
-        """The plan that is made without measuring, carried out."""
-        return self._carried_out(self._first.plan)
+    def graph_of(self, predicted: bool) -> Graph:
+        """The predicted plan, or the current one, carried out: with packed weights, which take memory."""
+        return self._carried_out((self._predicted if predicted else self._current).plan)
 
     def _carried_out(self, plan: LayoutPlan) -> Graph:
         start = time.monotonic()
         graph = split_setup(apply_plan(self.graph, self.target, plan), "packed")[0]
-        self.carrying = time.monotonic() - start
+        self.carry_out_seconds = time.monotonic() - start
         return graph
 
     def _plan(self, planner: Planner) -> _Plan:
-        plan = plan_by(planner, self.options, self._memory)
+        plan = solve_plan(planner, self.options, self._memory)
         routes = frozenset((c.value, c.source, c.hops) for c in plan.conversions)
         key = (frozenset(plan.decisions.items()), routes)
         if key not in self._known:

@@ -1,5 +1,5 @@
-"""Modules of a network's plan with other configs than its own, and the one that is compiled without
-measuring, for a tuner that compares them."""
+"""Modules of a network's current plan with several configs, and of the predicted one, for a tuner that
+compares them. What the two plans are says `network_plans.NetworkPlans`."""
 
 from __future__ import annotations
 
@@ -40,29 +40,28 @@ LOADING = 0.4  # seconds to put together and load the modules of a comparison, b
 
 
 class NetworkTurns:
-    """Runs modules of the plan of now, and of that without measuring. Those of one plan share their weights,
-    which no config changes."""
+    """Runs modules of both plans. Those of one plan share their weights, which no config changes."""
 
     def __init__(self, plans: NetworkPlans, store: KernelStore):
         self.plans, self.store = plans, store
 
     @property
     def name(self) -> str:
-        """A digest of what the plan of now runs."""
+        """A digest of what the current plan runs."""
         return hashlib.sha256(repr(sorted(self.plans.calls.items())).encode()).hexdigest()[:16]
 
     @property
     def differs(self) -> bool:
-        """Whether the plan of now is another one than that without measuring."""
+        """Whether the two plans run other tasks."""
         return self.plans.differs
 
     @property
     def preparing(self) -> float:
         """Seconds to make the modules, about, where their kernels are in the store."""
-        return LOADING + (1 + self.differs) * self.plans.carrying
+        return LOADING + (1 + self.differs) * self.plans.carry_out_seconds
 
     def pair(self) -> PlanPair:
-        """These two, and what is known of them."""
+        """Both, and what is known of them."""
         return self.plans.pair()
 
     def keep(self, task: KernelTask, point: Point, kernel: Kernel) -> None:
@@ -73,8 +72,8 @@ class NetworkTurns:
         self, variants: Sequence[Mapping[str, Point] | None], seconds: float, time_limit: float
     ) -> Turns:
         """Turns of modules whose tasks have these configs, by digest; the default one where there is none.
-        None stands for the plan that is made without measuring: tasks that the plan of now runs, too, have
-        there the configs of the first variant, the others what records say."""
+        None stands for the predicted plan: tasks that the current plan runs, too, have there the configs of
+        the first variant, the others what records say."""
         make = _Modules(self.plans, self.store, variants)
         start = time.monotonic()
         if self.plans.target.cuda:
@@ -91,12 +90,11 @@ class NetworkTurns:
         return replace(turns, preparing=turns.preparing + ahead)
 
 
-def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
-    """Runs the best plan by times of kernels in turns with the one that is made without measuring, and keeps
-    what the network says of it, that its module fails, too; where that was disturbed, once more. False where
-    nothing is to be compared, the first one's module fails, or memory is short. InputError if this process
-    cannot measure."""
-    plans.solve()
+def compare_plans(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
+    """Runs the modules of both plans in turns and records which is faster, or that the current one's failed;
+    once more where the machine was disturbed. False if nothing was recorded: the plans are equal, the
+    predicted one's module failed, or memory ran out. InputError if this process cannot measure."""
+    plans.plan_again()
     before = len(plans.pair().heard)
     for _ in range(before, COMPARISONS):
         if not plans.differs or any(record.spread <= NOISY for record in plans.pair().heard):
@@ -109,25 +107,25 @@ def compare(plans: NetworkPlans, records: Records, store: KernelStore) -> bool:
             break
         times: PlanTimes = Measurement.failed(turns.error, turns.detail), None
         if turns.failed is None:
-            other, first = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))
-            times = plan_times(other, first)
+            current, predicted = ([sum(each[n].values()) for each in turns.rounds] for n in (0, 1))
+            times = plan_times(current, predicted)
         how = (next(iter(plans.tasks.values())), plans.threads, plans.evict, hardware_of(plans.target))
         records.add(plan_record(plans.pair(), times, *how))
     return len(plans.pair().heard) > before
 
 
 class _Modules:
-    """Makes them in the process that calls it; graphs and their weights, and what it has made ahead, once."""
+    """Makes them in the process that calls it; graphs, their weights and what is built ahead once."""
 
     def __init__(
         self, plans: NetworkPlans, store: KernelStore, variants: Sequence[Mapping[str, Point] | None]
     ):
         self.plans, self.store = plans, store
-        first = {**plans.recorded(first=True), **(variants[0] or {})}
-        self.variants = [(first if v is None else v, v is not None) for v in variants]
-        self.graphs: dict[bool, Graph] = {}  # by whether the plan is that of now
+        predicted = {**plans.recorded(predicted=True), **(variants[0] or {})}
+        self.variants = [(predicted if v is None else v, v is None) for v in variants]
+        self.graphs: dict[bool, Graph] = {}  # by whether the plan is the predicted one
         self.weights: dict[bool, np.ndarray] = {}
-        self.made: dict[int, Made] = {}
+        self.parts: dict[int, Parts] = {}
 
     def compile_ahead(self) -> None:
         """Fills the cache of programs for a GPU, which take seconds each, by all cores; the process that runs
@@ -139,12 +137,12 @@ class _Modules:
 
         with ThreadPoolExecutor(host_threads()) as pool:
             for n in range(len(self.variants)):
-                pool.submit(compiled, *self._made(n)[:2])
+                pool.submit(compiled, *self._parts(n)[:2])
 
     def __call__(self, n: int) -> Loaded:
         target, threads = self.plans.target, self.plans.threads
-        packed, kernels, tasks = self._made(n)
-        owners = {step.symbol: tasks[n].digest for n, k in kernels.items() for step in k.steps}
+        packed, kernels, tasks = self._parts(n)
+        owners = {step.symbol: tasks[node].digest for node, k in kernels.items() for step in k.steps}
         if target.cuda:
             packed = replace(packed, plan=_timed_by_node(packed.plan, owners))
         module = Module.from_kernels(  # from the cache, where programs were made ahead
@@ -154,17 +152,17 @@ class _Modules:
         _feed(context)
         return Loaded(context, [owners.get(step.kernel, "") for step in context.module.steps])
 
-    def _made(self, n: int) -> Made:
-        if n not in self.made:
-            self.made[n] = self._make(n)
-        return self.made[n]
+    def _parts(self, n: int) -> Parts:
+        if n not in self.parts:
+            self.parts[n] = self._build_parts(*self.variants[n])
+        return self.parts[n]
 
-    def _make(self, n: int) -> Made:
+    def _build_parts(self, points: Mapping[str, Point], predicted: bool) -> Parts:
         target, threads = self.plans.target, self.plans.threads
-        points, now = self.variants[n]
-        if now not in self.graphs:
-            self.graphs[now] = self.plans.graph_of_now() if now else self.plans.first_graph()
-        tasks = kernel_tasks(self.graphs[now], target, threads)
+        if predicted not in self.graphs:
+            self.graphs[predicted] = self.plans.graph_of(predicted)
+        graph = self.graphs[predicted]
+        tasks = kernel_tasks(graph, target, threads)
 
         def pick(task: KernelTask) -> Config:
             if not task.asks:
@@ -172,11 +170,12 @@ class _Modules:
             return Space.config(points.get(task.digest) or Space(task).default())
 
         kernels = self.store.build_all(tasks, pick)
-        packed = make_plan(self.graphs[now], kernels, {}, target)
-        return replace(packed, weights=self.weights.setdefault(now, packed.weights)), kernels, tasks
+        packed = make_plan(graph, kernels, {}, target)
+        packed = replace(packed, weights=self.weights.setdefault(predicted, packed.weights))
+        return packed, kernels, tasks
 
 
-Made = tuple[Packed, dict[int, Kernel], dict[int, KernelTask]]
+Parts = tuple[Packed, dict[int, Kernel], dict[int, KernelTask]]
 """A plan, and its nodes' kernels and tasks."""
 
 

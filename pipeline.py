@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .compiler.build_kernel import different
+from .compiler.build_kernel import Kernel, different
 from .compiler.ir.graph import Graph
 from .compiler.ir.plan import verify
-from .compiler.ir.scalar import DOTS, Binary, Call, Cast, Expr, Select
 from .compiler.kernel_task import Config, KernelTask
-from .compiler.ops.byte_products import BYTES
-from .compiler.ops.recurrence import Recurrence
 from .compiler.target import Target, get_target, host_threads, runs_here
 from .debug import Log
 from .errors import InfeasibleError, InputError, UnsupportedError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
 from .graph_passes.assign_layouts import assign_layouts, memory_of_plans
+from .graph_passes.convolve_transposed import convolve_transposed
 from .graph_passes.fold import fold
 from .graph_passes.footprint import evicting_bytes
 from .graph_passes.fuse import fuse
@@ -33,16 +30,16 @@ from .graph_passes.make_tasks import kernel_tasks, task_of
 from .graph_passes.multiply_bytes import multiply_bytes
 from .graph_passes.plan_layout import DEFAULT_PLAN, Cost, PlanOptions
 from .graph_passes.predict_gpu import predicted_cost
-from .graph_passes.setup import WEIGHTS, split_setup
 from .graph_passes.simplify import share, simplify
+from .graph_passes.split_setup import WEIGHT_FORMS, split_setup
 from .graph_passes.tabulate import tabulate
-from .graph_passes.task_cost import TaskCost, plan_choices, price_graph
-from .graph_passes.transposed import convolve_transposed
+from .graph_passes.task_cost import TaskCost, cost_by_records, plan_choices
+from .graph_passes.task_flops import flops_by_algorithm, task_flops
 from .graph_passes.widen import widen
 from .kernel_cache import KernelStore
 from .module import Module, load
 from .network_plans import NetworkPlans
-from .network_turns import compare
+from .network_turns import compare_plans
 from .op_tuner.costs import MeasuredCosts, conversion_task
 from .op_tuner.measure import find_gpu
 from .op_tuner.records import RecordedConfig, default_path, tuned_configs
@@ -106,30 +103,66 @@ def compile(
     graph = log.step("import", lambda: import_onnx(model, shapes=shapes, dims=dims, values=values))
     costs = predict
     if known:
-        costs = partial(price, measure=measure, records=known, progress=progress, cache=cache)
+        costs = partial(measured_cost, measure=measure, records=known, progress=progress, cache=cache)
     graph = optimise(graph, machine, workers, log, "fuse", options, weights=weights)
     evict = evicting_bytes(graph, machine)
     graph = log.step("assign_layouts", partial(lay_out, graph, machine, workers, options, costs))
     graph, setup = split_setup(graph, weights)
-    tasks = {("run", n): task for n, task in kernel_tasks(graph, machine, workers).items()}
-    tasks.update({("setup", n): task_of(setup, node, machine, workers) for n, node in enumerate(setup.nodes)})
-    configs = log.watch(pick_config or tuned_configs(known, evict))
-    picked: dict[str, Config] = {}
-    kernels = KernelStore(enabled=cache).build_all(
-        tasks, lambda task: picked.setdefault(task.digest, configs(task)), progress
-    )
-    parts = [{n: k for (part, n), k in kernels.items() if part == name} for name in ("run", "setup")]
-    work = {n: flops(task) for (part, n), task in tasks.items() if part == "run"}
-    packed = make_plan(graph, parts[0], work, machine, setup, parts[1])
+    tasks = kernel_tasks(graph, machine, workers)
+    setup_tasks = {n: task_of(setup, node, machine, workers) for n, node in enumerate(setup.nodes)}
+    picker = _Picker(log.watch(pick_config or tuned_configs(known, evict)))
+    kernels, setup_kernels = _build(KernelStore(enabled=cache), tasks, setup_tasks, picker, progress)
+    work = {n: task_flops(task) for n, task in tasks.items()}
+    packed = make_plan(graph, kernels, work, machine, setup, setup_kernels)
     verify(packed.plan)
-    if memory_limit is not None and packed.plan.memory(workers) > memory_limit:
-        needs = packed.plan.memory(workers)
-        raise InfeasibleError(f"the chosen configs need {needs} bytes, the memory limit is {memory_limit}")
+    _require_memory(packed.plan.memory(workers), memory_limit)
     log.plan(packed.plan)
-    recorded = [cfg for cfg in picked.values() if isinstance(cfg, RecordedConfig)]
-    origins = Counter(cfg.origin for cfg in recorded if cfg.origin)
-    about = _operations(tasks.values()), len(recorded), origins
-    return Module.from_kernels(packed, different(kernels.values()), machine, workers, *about, cache=cache)
+    return Module.from_kernels(
+        packed,
+        different([*kernels.values(), *setup_kernels.values()]),
+        machine,
+        workers,
+        operations=flops_by_algorithm([*tasks.values(), *setup_tasks.values()]),
+        recorded=len(picker.recorded),
+        origins=Counter(config.origin for config in picker.recorded if config.origin),
+        cache=cache,
+    )
+
+
+class _Picker:
+    """Picks the config of each task once, and remembers it."""
+
+    def __init__(self, pick: Callable[[KernelTask], Config]):
+        self._pick, self._picked = pick, dict[str, Config]()
+
+    def __call__(self, task: KernelTask) -> Config:
+        return self._picked.setdefault(task.digest, self._pick(task))
+
+    @property
+    def recorded(self) -> list[RecordedConfig]:
+        return [config for config in self._picked.values() if isinstance(config, RecordedConfig)]
+
+
+def _build(
+    store: KernelStore,
+    tasks: Mapping[int, KernelTask],
+    setup_tasks: Mapping[int, KernelTask],
+    pick: Callable[[KernelTask], Config],
+    progress: Callable[[str, int, int], None] | None,
+) -> tuple[dict[int, Kernel], dict[int, Kernel]]:
+    """The kernels of both by node, side by side, equal tasks once."""
+    both = {(which, n): t for which, part in enumerate((tasks, setup_tasks)) for n, t in part.items()}
+    kernels = store.build_all(both, pick, progress)
+    run, setup = ({n: k for (part, n), k in kernels.items() if part == which} for which in (0, 1))
+    return run, setup
+
+
+def _require_memory(needed: int, limit: int | None) -> None:
+    if limit is not None and needed > limit:
+        raise InfeasibleError(
+            f"the chosen configs need {needed} bytes, the memory limit is {limit};"
+            " raise it, or compile without records"
+        )
 
 
 def plan_options(
@@ -175,7 +208,8 @@ def require_measurable(target: Target) -> None:
         find_gpu(target)
     elif not runs_here(target):
         raise InputError(
-            f"target {target.name} does not run on this machine, so nothing can be measured for it"
+            f"target {target.name} does not run on this machine, so nothing can be measured for it;"
+            " leave out `measure`, or tune on such a machine (`burnish worker`)"
         )
 
 
@@ -189,10 +223,10 @@ def passes(
     threads: int,
     options: PlanOptions = DEFAULT_PLAN,
     costs: Costs = predict,
-    weights: str = WEIGHTS[0],
+    weights: str = WEIGHT_FORMS[0],
 ) -> dict[str, Callable[[Graph], Graph]]:
     """The passes over the graph by name, in order."""
-    may_grow = weights == WEIGHTS[0] and options.memory_limit is None
+    may_grow = weights == WEIGHT_FORMS[0] and options.memory_limit is None
     return {
         "multiply_bytes": lambda graph: multiply_bytes(graph, target),
         "fold": lambda graph: fold(share(graph)),  # what is computed of one constant again and again, once
@@ -220,7 +254,7 @@ def optimise(
     stop_after: str | None = None,
     options: PlanOptions = DEFAULT_PLAN,
     costs: Costs = predict,
-    weights: str = WEIGHTS[0],
+    weights: str = WEIGHT_FORMS[0],
 ) -> Graph:
     """The graph after all passes, or after the one named `stop_after`."""
     log = log or Log()
@@ -231,7 +265,7 @@ def optimise(
     return graph
 
 
-def price(
+def measured_cost(
     graph: Graph,
     target: Target,
     threads: int,
@@ -254,39 +288,11 @@ def price(
     copy = partial(conversion_task, target=target, threads=threads)
     choices = plan_choices(graph, predicted_cost(target, threads), options, copy)
     memory = memory_of_plans(graph, target, threads)
-    cost = partial(price_graph, graph, choices, options, known, memory)
+    cost = partial(cost_by_records, graph, choices, options, known, memory)
     found = cost()
     if not measure or options.mode != "global":
         return found
     if progress:
         progress("comparing plans in the network", 1, 1)
     plans = NetworkPlans(graph, target, threads, options, known.records, choices)
-    return cost() if compare(plans, known.records, KernelStore(enabled=cache)) else found
-
-
-def _operations(tasks: Iterable[KernelTask]) -> dict[str, int]:
-    """Floating-point operations by algorithm."""
-    found: dict[str, int] = {}
-    for task in tasks:
-        found[task.algorithm] = found.get(task.algorithm, 0) + flops(task)
-    return found
-
-
-def flops(task: KernelTask) -> int:
-    """Floating-point operations of the sums of products in a task."""
-    if isinstance(task.op, Recurrence) and (of_input := task.types[0]):
-        return 2 * of_input.size * task.output_types[0].dims[-1]
-    total = 0
-    for st in task.expr.stages if task.expr else ():
-        if st.reduce and st.reduce.op == "sum":
-            total += _operations_of(st.body) * prod(axis.extent for axis in st.all_axes)
-    return total
-
-
-def _operations_of(term: Expr) -> int:
-    """Of a sum, for each term: 0 where that is no product."""
-    while isinstance(term, (Cast, Select)):
-        term = term.value if isinstance(term, Cast) else term.then
-    if isinstance(term, Call) and term.op in DOTS:
-        return 2 * BYTES
-    return 2 if isinstance(term, Binary) and term.op == "mul" else 0
+    return cost() if compare_plans(plans, known.records, KernelStore(enabled=cache)) else found

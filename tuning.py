@@ -18,6 +18,7 @@ from .errors import InputError
 from .frontends.onnx.importer import import_onnx
 from .graph_passes.alternatives import ACCURACY
 from .graph_passes.footprint import evicting_bytes
+from .graph_passes.task_flops import task_flops
 from .kernel_cache import KernelStore
 from .network_plans import Change, NetworkPlans
 from .network_turns import NetworkTurns
@@ -31,7 +32,7 @@ from .op_tuner.simulated import ARCHITECTURES, Simulated
 from .op_tuner.tuned_task import TunedTask
 from .op_tuner.tuner import TIME_LIMIT, Measurer, Spent, Trial, Tuner, require_limits
 from .op_tuner.workers import Workers
-from .pipeline import flops, optimise, plan_options, require_options
+from .pipeline import optimise, plan_options, require_options
 from .runtime.binding import file_path, thread_count
 
 BUDGET = 600.0  # seconds, where nothing else bounds it
@@ -46,7 +47,7 @@ class TunedKernel:
     name: str
     algorithm: str
     count: int  # calls in a run of the network
-    base: int  # calls in a run by the plan that is made without measuring
+    predicted_count: int  # calls in a run by the plan that is made without measuring
     trials: int  # configs measured, in earlier tunings too
     configs: float  # that there are to choose from, about
     before: float
@@ -83,7 +84,7 @@ class Tuning:
 
     @property
     def before(self) -> float:
-        return sum(k.base * k.before for k in self.kernels if k.base)
+        return sum(k.predicted_count * k.before for k in self.kernels if k.predicted_count)
 
     @property
     def after(self) -> float:
@@ -136,15 +137,14 @@ def tune(
     started = time.monotonic()
     require_limits(trials, budget)
     machine = get_target(target)
-    alone = machine.gpu or (simulates(machine) and workers is None)
-    count = thread_count(threads) or (1 if alone else host_threads())
-    if machine.gpu:
-        count = 1
-    if workers is None and not simulates(machine):
+    simulated = workers is None and simulates(machine)
+    here = workers is None and not simulated
+    asked = thread_count(threads)
+    count = 1 if machine.gpu else asked or (1 if simulated else host_threads())
+    if here:
         require_runnable(machine)
-    if workers is None and simulates(machine) and count != 1:
+    if simulated and count != 1:
         raise InputError(f"threads is {count}: {machine.name} is simulated here, which takes one thread")
-    here = workers is None and not simulates(machine)
     with closing(Process()) if here else nullcontext() as process:  # before there is much in memory
         graph = import_onnx(model, shapes=shapes, dims=dims, values=values)
         options = plan_options(machine, plan, accuracy, memory_limit, precision)
@@ -172,15 +172,26 @@ def tune(
                 network=NetworkTurns(plans, KernelStore()) if here else None,
             )
             tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
-            plans.deciding = True
+            plans.final = True
             tuner.plan_again()
     apart = "times are simulated, of kernels alone" if workers is None else "workers measure kernels alone"
     why = apart if tuner.confirming is None else tuner.confirming.failure
-    kernels = tuple(_kernel(t) for t in tuner.tasks if t.planned)
-    how = (known.path, count, tuner.measured, time.monotonic() - started, tuner.interrupted)
-    course = (tuner.spent, tuner.forecast, tuple(tuner.history))
-    hints = Counter(t.told_by for t in tuner.tasks if t.told_by)
-    return Tuning(kernels, plans.changes(), *how, *course, about, hints, why, tuner.by_chance)
+    return Tuning(
+        kernels=tuple(_kernel(t) for t in tuner.tasks if t.planned),
+        changes=plans.changes(),
+        records=known.path,
+        threads=count,
+        measured=tuner.measured,
+        seconds=time.monotonic() - started,
+        interrupted=tuner.interrupted,
+        spent=tuner.spent,
+        forecast=tuner.forecast,
+        history=tuple(tuner.history),
+        prior=about,
+        hints=Counter(t.told_by for t in tuner.tasks if t.told_by),
+        unconfirmed=why,
+        by_chance=tuner.by_chance,
+    )
 
 
 def simulates(target: Target) -> bool:
@@ -202,12 +213,22 @@ def _measurer(
 
 def _kernel(found: TunedTask) -> TunedKernel:
     task = found.task
-    calls = (found.count, found.wanted.base, found.trials, found.space.size())
-    times = (found.before, found.after, dict(found.best))
     record = found.confirmed.record if found.confirmed else None
-    inside = (record.against, record.seconds) if record and record.against and record.seconds else None
-    what = (flops(task), _nbytes(task))
-    return TunedKernel(task.name, task.algorithm, *calls, *times, task.digest, inside, *what)
+    return TunedKernel(
+        name=task.name,
+        algorithm=task.algorithm,
+        count=found.count,
+        predicted_count=found.wanted.predicted_count,
+        trials=found.trials,
+        configs=found.space.size(),
+        before=found.before,
+        after=found.after,
+        config=dict(found.best),
+        task=task.digest,
+        inside=(record.against, record.seconds) if record and record.against and record.seconds else None,
+        flops=task_flops(task),
+        nbytes=_nbytes(task),
+    )
 
 
 def _nbytes(task: KernelTask) -> int:

@@ -19,7 +19,7 @@ from .graph_passes.footprint import evicting_bytes
 from .graph_passes.make_tasks import kernel_tasks
 from .graph_passes.pairs import KEPT
 from .graph_passes.plan_layout import DEFAULT_PLAN, PlanOptions
-from .graph_passes.setup import split_setup
+from .graph_passes.split_setup import split_setup
 from .graph_passes.task_cost import decided_task
 from .models import zoo
 from .pipeline import optimise, passes

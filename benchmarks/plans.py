@@ -98,7 +98,7 @@ def compile_plans(name: str, options: argparse.Namespace) -> list[Planned]:
         measure = costs == "measured"
         with show_progress() as progress:
             known = {"records": options.records, "progress": progress}
-            ask = pipeline.price if measure else pipeline.predict
+            ask = pipeline.measured_cost if measure else pipeline.predict
             cost = ask(graph, target, options.threads, PlanOptions(), **(known if measure else {}))
             for mode in MODES:
                 start = time.perf_counter()

@@ -13,7 +13,7 @@ from ..debug import Log
 from ..errors import InputError
 from ..frontends.onnx.importer import import_onnx
 from ..graph_passes.plan_layout import MODES
-from ..graph_passes.setup import WEIGHTS
+from ..graph_passes.split_setup import WEIGHT_FORMS
 from ..pipeline import Module, optimise, passes, plan_options, require_options
 from ..runtime.build import module_symbol
 from .files import check_folder, check_header, check_writable, megabytes
@@ -93,7 +93,7 @@ def command(
     machine = get_target(target)
     tuning = {"trials": trials, "budget": budget} if trials is not None or budget is not None else {}
     if stop_after:
-        if measure or tuning or records or weights != WEIGHTS[0]:
+        if measure or tuning or records or weights != WEIGHT_FORMS[0]:
             raise InputError(
                 "--stop-after shows the graph by predicted costs; leave out --measure, --tune, --budget, "
                 "--records, --weights"

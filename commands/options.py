@@ -13,7 +13,7 @@ import click
 from ..errors import InputError
 from ..graph_passes import alternatives
 from ..graph_passes.plan_layout import DEFAULT_PLAN, PRECISIONS
-from ..graph_passes.setup import WEIGHTS
+from ..graph_passes.split_setup import WEIGHT_FORMS
 from ..runtime.binding import MOST_THREADS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,7 +70,7 @@ def compile_line(
     accuracy: float,
     precision: str,
     memory_limit: int | None,
-    weights: str = WEIGHTS[0],
+    weights: str = WEIGHT_FORMS[0],
 ) -> str:
     """The command that compiles a model with these options and records."""
     given = [f"--target {target}"] if target != "host" else []
@@ -81,7 +81,7 @@ def compile_line(
     given += [f"--accuracy {accuracy:g}"] if accuracy != DEFAULT_PLAN.accuracy else []
     given += [f"--precision {precision}"] if precision != DEFAULT_PLAN.precision else []
     given += [f"--memory-limit {memory_limit}"] if memory_limit is not None else []
-    given += [f"--weights {weights}"] if weights != WEIGHTS[0] else []
+    given += [f"--weights {weights}"] if weights != WEIGHT_FORMS[0] else []
     given += [f"--threads {threads} --records {quote(str(records))}"]
     return " ".join([f"burnish compile {quote(model)}", *given, "-o MODULE"])
 
@@ -224,8 +224,8 @@ ACCURACY = click.option(
 )
 STORED = click.option(
     "--weights",
-    type=click.Choice(WEIGHTS),
-    default=WEIGHTS[0],
+    type=click.Choice(WEIGHT_FORMS),
+    default=WEIGHT_FORMS[0],
     show_default=True,
     help="Stored as kernels read them, or smaller, to be transformed when the module is opened (CPUs alone).",
 )

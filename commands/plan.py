@@ -14,7 +14,7 @@ from ..graph_passes.assign_layouts import memory_of_plans
 from ..graph_passes.plan_layout import MODES
 from ..graph_passes.predict_gpu import predicted_cost
 from ..op_tuner.records import default_path
-from ..pipeline import optimise, plan_options, price, records_path
+from ..pipeline import measured_cost, optimise, plan_options, records_path
 from .files import check_different, check_writable, megabytes, write_file
 from .options import (
     ACCURACY,
@@ -79,7 +79,7 @@ def command(
     graph = optimise(graph, machine, workers, stop_after="fuse", options=options)
     known = {"measure": measure, "records": records and records_path(records, measure)}
     with show_progress() as progress:
-        cost = price(graph, machine, workers, options, **known, progress=progress)
+        cost = measured_cost(graph, machine, workers, options, **known, progress=progress)
     memory = memory_of_plans(graph, machine, workers)
     title = f"{source.name}, {machine.name}, {workers} thread{'s' * (workers > 1)}"
     found = report(title, graph, cost, predicted_cost(machine, workers), options, memory)

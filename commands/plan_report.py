@@ -14,7 +14,8 @@ from typing import Protocol
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout
 from ..compiler.price import Price
-from ..graph_passes.alternatives import ANY, Decision, alternatives, decides, fused, wanted
+from ..graph_passes.alternatives import Decision, alternatives, decides, fused, wanted
+from ..graph_passes.pairs import ANY
 from ..graph_passes.plan_layout import MODES, Conversion, Cost, LayoutPlan, PlanOptions, plan_layout
 from ..graph_passes.predict import PredictedCost
 from ..graph_passes.task_cost import decided_task
@@ -149,7 +150,7 @@ class _Items:
             if value in self.written:
                 layout = wanted(graph, node, decision, value)
                 have = self.written[value]
-                sources.append(self._source(value, have if layout == ANY else layout))  # type: ignore[arg-type]
+                sources.append(self._source(value, have if layout == ANY else layout))
         for value in node.outputs:
             self.written[value] = decision.writes
             self.origin[value, decision.writes] = f"n{n}"

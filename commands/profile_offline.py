@@ -16,9 +16,10 @@ from ..compiler.codegen.opencl import DIALECT
 from ..compiler.target import TARGETS, Target, get_target
 from ..errors import InputError
 from ..frontends.onnx.importer import import_onnx
+from ..graph_passes.make_tasks import kernel_tasks
 from ..kernel_cache import KernelStore
 from ..op_tuner.records import tuned_configs
-from ..pipeline import kernel_tasks, optimise
+from ..pipeline import optimise
 from ..runtime.mali import MaliCompiler, Shader
 from .progress import show_progress
 from .source import Source

@@ -162,7 +162,7 @@ def _table(found: Tuning) -> Table:
     ):
         table.add_column(name, footer, justify="right", no_wrap=True)
     for k in sorted(found.kernels, key=lambda k: -(k.count * k.after if k.count else 0.0)):
-        calls = str(k.count) if k.count == k.base else f"{k.base} → {k.count}"
+        calls = str(k.count) if k.count == k.predicted_count else f"{k.predicted_count} → {k.count}"
         tried = (str(k.trials), f"{k.configs:.2g}")
         times = (*_times(k.before, k.after), _inside(*k.inside) if k.inside else "–")
         table.add_row(k.name, k.algorithm, calls, *tried, *times)

@@ -202,17 +202,17 @@ def _share(calls: int, seconds: float) -> float:
 
 
 def _longest(k: TunedKernel) -> float:
-    return max(_share(k.base, k.before), _share(k.count, k.after))
+    return max(_share(k.predicted_count, k.before), _share(k.count, k.after))
 
 
 def _row(k: TunedKernel, longest: float) -> str:
-    calls = str(k.count) if k.count == k.base else f"{k.base} → {k.count}"
+    calls = str(k.count) if k.count == k.predicted_count else f"{k.predicted_count} → {k.count}"
     times = [f"{1e6 * s:.1f}" if math.isfinite(s) else "–" for s in (k.before, k.after)]
     ratio = f"{k.before / k.after:.2f}×" if 0 < k.after <= k.before < math.inf else "–"
     numbers = "".join(
         f'<td class="r">{text}</td>' for text in (calls, str(k.trials), f"{k.configs:.2g}", *times, ratio)
     )
-    shares = ((BEFORE, _share(k.base, k.before)), (AFTER, _share(k.count, k.after)))
+    shares = ((BEFORE, _share(k.predicted_count, k.before)), (AFTER, _share(k.count, k.after)))
     bars = "".join(
         f'<div class="bar" style="width:{280 * s / longest:.1f}px;background:{c}"></div>' for c, s in shares
     )

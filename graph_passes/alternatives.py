@@ -17,17 +17,15 @@ from ..compiler.ops.packed_recurrence import PACKED
 from ..compiler.templates.registry import ALGORITHMS
 from .fuse import kind_of
 from .held import is_held
-from .pairs import KEPT, STRIPS, convolution, depthwise_before, pointwise_after
+from .pairs import ANY, KEPT, STRIPS, convolution, depthwise_before, pointwise_after
 
 ACCURACY = 5e-6
 """The largest error of an algorithm, over its largest output, that plans allow unless told otherwise."""
 DIRECT = "direct"
 POINTWISE = "pointwise"
 """DIRECT for a convolution of 1×1 and stride 1: a matrix product."""
-MOVING = (F32, I32, U8, I8)
+LAYOUT_DTYPES = (F32, I32, U8, I8)
 """Types whose values may have another layout than the plain one: activations, also quantised ones."""
-ANY = "any"
-"""A read that takes whatever layout there is."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,10 @@ def words_layout(type: TensorType, block: int) -> Layout | None:
     return Layout.channel_blocked(type.rank, words) if enough and type.dtype is I32 else None
 
 
-def kept_layouts(graph: Graph, value: str, maker: Node | None, block: int) -> tuple[Layout | None, ...]:
+def possible_layouts(graph: Graph, value: str, maker: Node | None, block: int) -> tuple[Layout | None, ...]:
     """All that a value of this node may have, the plain one first."""
     found: tuple[Layout | None, ...] = (None,)
-    if may_move(graph, value, block):
+    if may_change_layout(graph, value, block):
         found += layouts_of(graph.types[value].rank, block)
     words = words_layout(graph.types[value], block) if maker is not None and _packs_bytes(maker) else None
     return found if words is None else (*found, words)
@@ -75,8 +73,8 @@ def alternatives(
 ) -> list[Decision]:
     """At least one; the first is always right. `kind` and `features` are the target's.
 
-    Algorithms of another precision than f32 are among them if it is the one given, or holds what they
-    multiply and make; `accuracy` bounds others.
+    An algorithm that rounds its factors is among them where `precision` asks for that, or where the values
+    are exact in it anyway; others where their error is at most `accuracy`.
     """
     if flattens(graph, node, block):
         rank = graph.types[node.reads[0]].rank
@@ -87,8 +85,8 @@ def alternatives(
     op = fused(graph, node)
     anchor = next((n for n in op.graph.nodes if isinstance(n.op, (Conv, MatMul))), op.graph.nodes[0])
     data = anchor.inputs[0] or ""
-    may_read = data in node.reads and may_move(graph, data, block)
-    may_write = graph.types[node.outputs[0]].dtype in MOVING
+    may_read = data in node.reads and may_change_layout(graph, data, block)
+    may_write = graph.types[node.outputs[0]].dtype in LAYOUT_DTYPES
     for algorithm in ALGORITHMS.values():
         able = algorithm.kind == kind and algorithm.feature in ("", *features)
         if not able or (algorithm.precision == "f32" and algorithm.error > accuracy):
@@ -134,12 +132,12 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
     if not isinstance(node.op, FusedOp) or len(node.outputs) != 1:
         return [plain]
     result = graph.types[node.outputs[0]]
-    moving = [graph.types[v] for v in node.reads if may_move(graph, v, block)]
+    moving = [graph.types[v] for v in node.reads if may_change_layout(graph, v, block)]
     rank = moving[0].rank if moving else result.rank
     if rank < 3:
         return [plain]
     reading = [Decision(lay, None) for lay in layouts_of(rank, block)] if moving else []
-    if result.rank < 3 or result.dtype not in MOVING:
+    if result.rank < 3 or result.dtype not in LAYOUT_DTYPES:
         return [plain, *reading]
     layouts = layouts_of(result.rank, block)
     conv = convolution(node)
@@ -151,7 +149,7 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
     ):  # no template has its weights in blocks
         return [plain]
     if _packs_bytes(node):  # words are fewer than channels, and may be too few for a layout
-        written = layouts if may_move(graph, node.outputs[0], block) else ()
+        written = layouts if may_change_layout(graph, node.outputs[0], block) else ()
         found = [Decision(a, b) for a, b in product((None, *(layouts if moving else ())), (None, *written))]
         words = words_layout(result, block)
         return [*found, *([Decision(layouts[0], words)] if moving and words is not None else [])]
@@ -163,10 +161,10 @@ def _layout_alternatives(graph: Graph, node: Node, block: int) -> list[Decision]
     return [plain, *(Decision(lay, lay) for lay in (layouts[1:] if ragged else layouts))]
 
 
-def may_move(graph: Graph, value: str, block: int) -> bool:
+def may_change_layout(graph: Graph, value: str, block: int) -> bool:
     """Whether a value may have another layout than the plain one."""
     type = graph.types[value]
-    if value in graph.constants or type.rank < 3 or type.dtype not in MOVING:
+    if value in graph.constants or type.rank < 3 or type.dtype not in LAYOUT_DTYPES:
         return False
     return type.dims[1] * 2 >= block and type.size > 0
 
@@ -187,7 +185,7 @@ def _convolution_alternatives(
     assert isinstance(conv, Conv) and isinstance(node.op, FusedOp)
     blocked, last = layouts
     out_channels, per_group = node.op.graph.types[weights].dims[:2]
-    may_read = data in node.reads and may_move(graph, data, block)
+    may_read = data in node.reads and may_change_layout(graph, data, block)
     one_group = conv.group == 1
     depthwise = per_group == 1 and out_channels == conv.group
     whole_groups = depthwise or (per_group % block == 0 and (out_channels // conv.group) % block == 0)
@@ -202,7 +200,7 @@ def _convolution_alternatives(
         found.append(Decision(blocked, blocked))
         if one_group or depthwise:
             found.append(Decision(last, last))
-    if may_read and may_move(graph, node.outputs[0], block):
+    if may_read and may_change_layout(graph, node.outputs[0], block):
         if pointwise_after(graph, node, block) is not None:
             found.append(Decision(blocked, KEPT, STRIPS))
         if depthwise_before(graph, node, block) is not None:
@@ -222,11 +220,13 @@ def _keeps_layout(graph: Graph, node: Node, block: int) -> bool:
     assert isinstance(node.op, FusedOp)
     inside = node.op.graph.nodes
     if _concatenates(node):
-        return all(may_move(graph, v, block) for v in node.reads) and inside[0].op.axis == 1  # type: ignore[attr-defined]
+        return all(may_change_layout(graph, v, block) for v in node.reads) and inside[0].op.axis == 1  # type: ignore[attr-defined]
     if any(isinstance(n.op, MatMul) for n in inside):
         return False
     result = graph.types[node.outputs[0]]
-    same = [v for v in node.reads if _moves_along(graph, v, result.dims) and may_move(graph, v, block)]
+    same = [
+        v for v in node.reads if _moves_along(graph, v, result.dims) and may_change_layout(graph, v, block)
+    ]
     return bool(same) and _kind(graph, node) in ("elementwise", "anchor")
 
 
@@ -254,7 +254,7 @@ def flattens(graph: Graph, node: Node, block: int) -> bool:
     if not isinstance(node.op, Reshape) or value in graph.outputs:
         return False
     source, result = graph.types[node.reads[0]], graph.types[value]
-    if not may_move(graph, node.reads[0], block) or source.dims[1] % block:
+    if not may_change_layout(graph, node.reads[0], block) or source.dims[1] % block:
         return False
     if result.rank != 2 or result.dims[0] != source.dims[0]:
         return False
@@ -283,10 +283,10 @@ def _moves_along(graph: Graph, value: str, shape: tuple[int, ...]) -> bool:
     return type.rank == len(shape) and type.dims[1] == shape[1]
 
 
-def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout | str | None:
+def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout | None:
     """The layout that the node reads a value in under a decision; ANY where it does not matter."""
     type = graph.types[value]
-    if value in graph.constants or type.rank < 3 or type.dtype not in MOVING:
+    if value in graph.constants or type.rank < 3 or type.dtype not in LAYOUT_DTYPES:
         return ANY
     if not isinstance(node.op, FusedOp):
         return decision.reads
@@ -300,5 +300,5 @@ def wanted(graph: Graph, node: Node, decision: Decision, value: str) -> Layout |
         return None
     along = _concatenates(node) or _packs_bytes(node)
     along = along or _moves_along(graph, value, graph.types[node.outputs[0]].dims)
-    along = along or (decision.writes is None and may_move(graph, value, layout.block_of(1)))
+    along = along or (decision.writes is None and may_change_layout(graph, value, layout.block_of(1)))
     return layout if along else None

@@ -45,38 +45,158 @@ def fuse(graph: Graph) -> Graph:
     """Every operator with a tensor expression becomes part of a FusedOp; views and loop programs stay as
     they are.
     """
-    consumers = graph.consumers()
-    group_of: dict[str, _Group] = {}  # value → the group that yields it
-    groups: list[_Group] = []
-    order = {id(n): i for i, n in enumerate(graph.nodes)}
+    fusion = _Fusion(graph)
     for node in graph.nodes:
-        if node.outputs[0] in group_of:
-            continue  # part of a region
-        kind = classify(graph, node)
-        group = _join(graph, node, kind, group_of, consumers)
+        if node.outputs[0] not in fusion.group_of:  # else part of a region
+            fusion.add(node)
+    groups = sorted(fusion.groups, key=lambda g: g.position)
+    return graph.with_nodes(_fused_node(graph, g) for g in groups)
+
+
+class _Fusion:
+    """The groups of a graph, which its nodes join one after the other."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.consumers = graph.consumers()
+        self.order = {id(n): i for i, n in enumerate(graph.nodes)}
+        self.group_of: dict[str, _Group] = {}  # value → the group that yields it
+        self.groups: list[_Group] = []
+
+    def add(self, node: Node) -> None:
+        graph, kind = self.graph, classify(self.graph, node)
+        group = self._joined(node, kind)
         if group is None:
             group = _Group([], kind, node.outputs[0])
-            groups.append(group)
+            self.groups.append(group)
         if group.kind == "anchor" and kind == "elementwise":
-            _absorb_operands(graph, group, node, group_of, groups, consumers)
+            self._absorb_operands(group, node)
         group.nodes.append(node)
         group.output = node.outputs[0]
-        group.position = order[id(node)]
+        group.position = self.order[id(node)]
         group.shape = graph.types[node.outputs[0]].dims
         group.closed = group.closed or kind in ("view", "opaque") or len(node.outputs) > 1
         group.costly = group.costly or _is_costly(node.op)
         group.checked = group.checked or (kind in ("map", "rows") and _has_checks(graph, node))
-        for o in node.outputs:
-            group_of[o] = group
-        while group.kind == "anchor" and (region := _region(graph, group, group_of, consumers, order)):
+        self.group_of |= dict.fromkeys(node.outputs, group)
+        while group.kind == "anchor" and (region := self._region(group)):
             group.nodes += region
             group.output = region[-1].outputs[0]
-            group.position = order[id(region[-1])]
-            group_of |= {n.outputs[0]: group for n in region}
-        if kind == "rows" or kind == "map":
-            _absorb_prologues(graph, group, group_of, groups, consumers)
-    groups.sort(key=lambda g: g.position)
-    return graph.with_nodes(_fused_node(graph, g) for g in groups)
+            group.position = self.order[id(region[-1])]
+            self.group_of |= {n.outputs[0]: group for n in region}
+        if kind in ("rows", "map"):
+            self._absorb_prologues(group)
+
+    def _fits(self, nodes: Sequence[Node]) -> bool:
+        """Whether these are few enough for one kernel."""
+        return len(nodes) <= MAX_NODES and len(_inputs(self.graph, nodes)) <= MAX_INPUTS
+
+    def _is_sole_reader(self, value: str, node: Node) -> bool:
+        return value not in self.graph.outputs and all(c is node for c in self.consumers.get(value, []))
+
+    def _joined(self, node: Node, kind: str) -> _Group | None:
+        """The group whose output this operator may be computed on, in registers: the latest that fits."""
+        if kind not in ("elementwise", "map") or len(node.outputs) > 1:
+            return None
+        found = [
+            group
+            for value in node.reads
+            if (group := self.group_of.get(value)) is not None and self._accepts(group, node, value, kind)
+        ]
+        best = max(found, key=lambda group: (group.kind == "anchor", group.position), default=None)
+        if best is not None and kind == "map":
+            best.kind = "map"
+        return best
+
+    def _accepts(self, group: _Group, node: Node, value: str, kind: str) -> bool:
+        """Whether an operator that reads a value of the group may be computed in it."""
+        graph, result = self.graph, self.graph.types[node.outputs[0]]
+        if group.closed or group.output != value or not self._is_sole_reader(value, node):
+            return False
+        if kind == "elementwise" and group.shape != result.dims:
+            return False
+        if kind == "map":
+            if group.kind not in ("map", "elementwise") or group.costly:
+                return False
+            if not _same_size(graph.types[value], result) or not _keeps_checks(graph, group.nodes, node):
+                return False
+        nodes = [*group.nodes, node]
+        if not self._fits(nodes) or (isinstance(group.nodes[0].op, Conv) and _narrows(graph, node)):
+            return False
+        if group.checked and not _reads_whole(graph, node, value):
+            return False
+        inner = _inner_stages(graph, nodes) if group.kind == "anchor" else 0
+        return inner <= 1 or inner <= _inner_stages(graph, group.nodes)
+
+    def _region(self, group: _Group) -> list[Node]:
+        """Elementwise operators that several times read the group's output, which nobody else does, up to the
+        first of them that alone is read by others: x · sigmoid(x). Empty where there are none, or another
+        group has some of them.
+        """
+        graph, consumers, order = self.graph, self.consumers, self.order
+        if group.closed or len({id(n) for n in consumers.get(group.output, ())}) < 2:
+            return []
+        region: dict[int, Node] = {}
+        inner = [group.output]
+        waiting = {order[id(n)]: n for n in consumers[group.output]}
+        while waiting and not any(value in graph.outputs for value in inner):
+            node = waiting.pop(min(waiting))
+            region[id(node)] = node
+            nodes = [*group.nodes, *region.values()]
+            if not self._fits(nodes) or len(node.outputs) > 1 or classify(graph, node) != "elementwise":
+                return []
+            if node.outputs[0] in self.group_of or graph.types[node.outputs[0]].dims != group.shape:
+                return []
+            if all(id(n) in region for value in inner for n in consumers[value]):
+                one_pass = _inner_stages(graph, nodes) == 1  # where the result is, nothing costly twice
+                return list(region.values()) if one_pass else []
+            inner.append(node.outputs[0])
+            waiting |= {order[id(n)]: n for n in consumers.get(inner[-1], ()) if id(n) not in region}
+        return []
+
+    def _absorb_prologues(self, group: _Group) -> None:
+        """Maps that only this group reads are computed where they are read, if that is about once an
+        element."""
+        graph, node = self.graph, group.nodes[-1]
+        result = graph.types[node.outputs[0]]
+        for value in dict.fromkeys(node.reads):
+            other = self.group_of.get(value)
+            if other is None or other is group or other.closed or other.kind not in ("map", "elementwise"):
+                continue
+            if other.output != value or not self._is_sole_reader(value, node) or other.costly:
+                continue
+            if not _same_size(graph.types[value], result) and group.kind != "rows":
+                continue
+            nodes = [*other.nodes, *group.nodes]
+            if not self._fits(nodes) or not _keeps_checks(graph, other.nodes, node):
+                continue
+            if other.checked and not _reads_whole(graph, node, value):
+                continue
+            group.checked = group.checked or other.checked
+            group.nodes = nodes
+            self._take(group, other)
+
+    def _absorb_operands(self, group: _Group, node: Node) -> None:
+        """Elementwise operators that only `node` reads, which joins the anchor's group, are computed in it:
+        an operand that is dequantised, say."""
+        graph = self.graph
+        for value in dict.fromkeys(node.reads):
+            other = self.group_of.get(value)
+            if other is None or other is group or other.closed or other.kind != "elementwise" or other.costly:
+                continue
+            nodes = [*group.nodes, *other.nodes, node]
+            here = other.output == value and self._is_sole_reader(value, node)
+            if not (here and self._fits(nodes) and other.shape == group.shape):
+                continue
+            if _inner_stages(graph, nodes) > max(1, _inner_stages(graph, [*group.nodes, node])):
+                continue
+            group.nodes += other.nodes
+            self._take(group, other)
+
+    def _take(self, group: _Group, other: _Group) -> None:
+        """What the other group yields the group does from now on."""
+        self.group_of |= {o: group for n in other.nodes for o in n.outputs}
+        self.groups.remove(other)
 
 
 def classify(graph: Graph, node: Node) -> str:
@@ -157,91 +277,6 @@ def _is_costly(op: Op) -> bool:
     return fn in {"exp", "log", "tanh", "sigmoid", "erf", "pow", "sin", "cos"} or not op.has("compute")
 
 
-def _sole_reader(graph: Graph, value: str, node: Node, consumers: dict[str, list[Node]]) -> bool:
-    return value not in graph.outputs and all(c is node for c in consumers.get(value, []))
-
-
-def _join(
-    graph: Graph, node: Node, kind: str, group_of: dict[str, _Group], consumers: dict[str, list[Node]]
-) -> _Group | None:
-    """The group whose output this operator may be computed on, in registers: the latest that fits."""
-    if kind not in ("elementwise", "map") or len(node.outputs) > 1:
-        return None
-    shape = graph.types[node.outputs[0]].dims
-    best: _Group | None = None
-    for value in node.reads:
-        group = group_of.get(value)
-        if (
-            group is None
-            or group.closed
-            or group.output != value
-            or not _sole_reader(graph, value, node, consumers)
-        ):
-            continue
-        if kind == "map" and not (
-            group.kind in ("map", "elementwise") and not group.costly and _same_size(graph, value, shape)
-        ):
-            continue
-        if kind == "elementwise" and group.shape != shape:
-            continue
-        if isinstance(group.nodes[0].op, Conv) and _narrows(graph, node):
-            continue
-        nodes = [*group.nodes, node]
-        if len(nodes) > MAX_NODES or len(_inputs(graph, nodes)) > MAX_INPUTS:
-            continue
-        if kind == "map" and not _keeps_checks(graph, group.nodes, node):
-            continue
-        if group.checked and not _reads_whole(graph, node, value):
-            continue
-        inner = _inner_stages(graph, nodes) if group.kind == "anchor" else 0
-        if inner > 1 and inner > _inner_stages(graph, group.nodes):
-            continue
-        if best is None or _rank(group) > _rank(best):
-            best = group
-    if best is not None and kind == "map":
-        best.kind = "map"
-    return best
-
-
-def _region(
-    graph: Graph,
-    group: _Group,
-    group_of: dict[str, _Group],
-    consumers: dict[str, list[Node]],
-    order: dict[int, int],
-) -> list[Node]:
-    """Elementwise operators that several times read the group's output, which nobody else does, up to the
-    first of them that alone is read by others: x · sigmoid(x). Empty where there are none, or another group
-    has some of them.
-    """
-    if group.closed or len({id(n) for n in consumers.get(group.output, ())}) < 2:
-        return []
-    region: dict[int, Node] = {}
-    inner = [group.output]
-    waiting = {order[id(n)]: n for n in consumers[group.output]}
-    while waiting and not any(value in graph.outputs for value in inner):
-        node = waiting.pop(min(waiting))
-        region[id(node)] = node
-        nodes = [*group.nodes, *region.values()]
-        fits = len(nodes) <= MAX_NODES and len(_inputs(graph, nodes)) <= MAX_INPUTS
-        if not fits or len(node.outputs) > 1 or classify(graph, node) != "elementwise":
-            return []
-        if node.outputs[0] in group_of:
-            return []
-        if graph.types[node.outputs[0]].dims != group.shape:
-            return []
-        if all(id(n) in region for value in inner for n in consumers[value]):
-            return list(region.values()) if _one_pass(graph, nodes) else []
-        inner.append(node.outputs[0])
-        waiting |= {order[id(n)]: n for n in consumers.get(inner[-1], ()) if id(n) not in region}
-    return []
-
-
-def _one_pass(graph: Graph, nodes: list[Node]) -> bool:
-    """Whether all that follows the anchor is computed where its result is, nothing costly twice."""
-    return _inner_stages(graph, nodes) == 1
-
-
 def _inner_stages(graph: Graph, nodes: list[Node]) -> int:
     """That are kept for the last one: the anchor's, and what is costly and would be computed twice."""
     expr = inline_cheap(_expression(graph, nodes, "anchor"))
@@ -312,71 +347,12 @@ def _narrows(graph: Graph, node: Node) -> bool:
     return graph.types[node.reads[0]].dtype is F32 and result.dtype in NARROW
 
 
-def _rank(group: _Group) -> tuple[bool, int]:
-    return group.kind == "anchor", group.position
+def _same_size(a: TensorType, b: TensorType) -> bool:
+    """About: neither has more than twice the elements of the other."""
+    return a.size <= b.size * 2 and b.size <= a.size * 2
 
 
-def _same_size(graph: Graph, value: str, shape: tuple[int, ...]) -> bool:
-    size = 1
-    for d in shape:
-        size *= d
-    return graph.types[value].size <= size * 2 and size <= graph.types[value].size * 2
-
-
-def _absorb_prologues(graph, group, group_of, groups, consumers) -> None:
-    """Maps that only this group reads are computed where they are read, if that is about once an element."""
-    node = group.nodes[-1]
-    for value in dict.fromkeys(node.reads):
-        other = group_of.get(value)
-        if other is None or other is group or other.closed or other.kind not in ("map", "elementwise"):
-            continue
-        if other.output != value or not _sole_reader(graph, value, node, consumers) or other.costly:
-            continue
-        if not _same_size(graph, value, graph.types[node.outputs[0]].dims) and group.kind != "rows":
-            continue
-        if len(group.nodes) + len(other.nodes) > MAX_NODES:
-            continue
-        if len(_inputs(graph, [*other.nodes, *group.nodes])) > MAX_INPUTS:
-            continue
-        if not _keeps_checks(graph, other.nodes, node):
-            continue
-        if other.checked and not _reads_whole(graph, node, value):
-            continue
-        group.checked = group.checked or other.checked
-        group.nodes = [*other.nodes, *group.nodes]
-        for n in other.nodes:
-            for o in n.outputs:
-                group_of[o] = group
-        groups.remove(other)
-
-
-def _absorb_operands(
-    graph: Graph,
-    group: _Group,
-    node: Node,
-    group_of: dict[str, _Group],
-    groups: list[_Group],
-    consumers: dict[str, list[Node]],
-) -> None:
-    """Elementwise operators that only `node` reads, which joins the anchor's group, are computed in it: an
-    operand that is dequantised, say."""
-    for value in dict.fromkeys(node.reads):
-        other = group_of.get(value)
-        if other is None or other is group or other.closed or other.kind != "elementwise" or other.costly:
-            continue
-        nodes = [*group.nodes, *other.nodes, node]
-        here = other.output == value and _sole_reader(graph, value, node, consumers)
-        fits = len(nodes) <= MAX_NODES and len(_inputs(graph, nodes)) <= MAX_INPUTS
-        if not (here and fits and other.shape == group.shape):
-            continue
-        if _inner_stages(graph, nodes) > max(1, _inner_stages(graph, [*group.nodes, node])):
-            continue
-        group.nodes += other.nodes
-        group_of |= {o: group for n in other.nodes for o in n.outputs}
-        groups.remove(other)
-
-
-def _inputs(graph: Graph, nodes: list[Node]) -> list[str]:
+def _inputs(graph: Graph, nodes: Sequence[Node]) -> list[str]:
     made = {o for n in nodes for o in n.outputs}
     return [
         i

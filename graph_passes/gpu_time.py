@@ -39,7 +39,14 @@ def program_time(program: Program, gpu: Gpu) -> float:
     """Seconds of all kernels of a scheduled program, one after the other."""
     buffers = {b.name: b for b in (*program.params, *program.temps)}
     kernels = Counter(L.launches(program.body))
-    return sum(count * _Kernel(buffers, gpu, st).seconds for st, count in kernels.items())
+    return sum(count * _kernel_time(buffers, gpu, st) for st, count in kernels.items())
+
+
+def _kernel_time(buffers: Mapping[str, Buffer], gpu: Gpu, statement: Stmt) -> float:
+    """Of one statement at the top of a program."""
+    kernel = _Kernel(dict(buffers), gpu)
+    kernel.walk((statement,), {}, 1.0)
+    return kernel.seconds
 
 
 @dataclass
@@ -53,11 +60,10 @@ class _Work:
 
 @dataclass
 class _Kernel:
-    """One statement at the top of a program."""
+    """What the statements that were walked do."""
 
     buffers: dict[str, Buffer]
     gpu: Gpu
-    statement: Stmt
     blocks: int = 1
     threads: int = 1
     meetings: float = 0.0  # of all blocks
@@ -66,7 +72,6 @@ class _Kernel:
 
     @property
     def seconds(self) -> float:
-        self._walk((self.statement,), {}, 1.0)
         gpu, items = self.gpu, self.blocks * self.threads
         peak = gpu.units * gpu.rate
         memory = sum(b.nbytes for name, b in self.buffers.items() if name in self.touched) / gpu.bandwidth
@@ -87,7 +92,7 @@ class _Kernel:
 
     # --- the loops ------------------------------------------------------------------------------------------
 
-    def _walk(self, body: Body, known: Mapping[str, np.ndarray], times: float) -> None:
+    def walk(self, body: Body, known: Mapping[str, np.ndarray], times: float) -> None:
         """`known` are values of the loops' variables: of a warp's threads along the last axis, of unrolled
         iterations along others. `times` is how often the body runs for all of these."""
         for st in body:
@@ -96,13 +101,13 @@ class _Kernel:
                     self._loop(st, known, times)
                 case If():
                     self._count(st.cond, known, times)
-                    self._walk(st.then, known, times)
-                    self._walk(st.other, known, times)
+                    self.walk(st.then, known, times)
+                    self.walk(st.other, known, times)
                 case L.Alloc():
                     self.buffers[st.buffer.name] = st.buffer
                     if st.buffer.scope == "register":
                         self.work.registers += -(-st.buffer.nbytes // 4)
-                    self._walk(st.body, known, times)
+                    self.walk(st.body, known, times)
                 case Store():
                     self._count(st.value, known, times)
                     self._move(Load(st.buffer, st.index, self.buffers[st.buffer].dtype), known, times)
@@ -129,7 +134,7 @@ class _Kernel:
         else:
             times *= extent
         if extent:
-            self._walk(st.body, {**known, st.var: begin}, times)
+            self.walk(st.body, {**known, st.var: begin}, times)
 
     def _intrinsic(self, st: L.Intrinsic, known: Mapping[str, np.ndarray], times: float) -> None:
         """A multiply-add for each store of its meaning, by tensor cores where there are any, and what loads
@@ -140,7 +145,7 @@ class _Kernel:
             return
         if not (st.name.startswith("mma_") and self.gpu.tensor):
             before = self.work.operations
-            self._walk(st.body, known, times)
+            self.walk(st.body, known, times)
             if st.name == "copy_async":
                 count = int(_value(st.operands[-1], known)[0])
                 self.work.operations = before + COPYING * (self.work.operations - before) / count

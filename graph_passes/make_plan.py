@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,39 +24,44 @@ class Packed:
     weights: np.ndarray
 
 
+@dataclass(frozen=True)
+class _Arena:
+    """Where values and the kernels' temporaries lie in it, and its size; bytes."""
+
+    offsets: dict[str, int]
+    temps: dict[int, list[int]]  # by node
+    size: int
+
+
 def make_plan(
     graph: Graph,
     kernels: Mapping[int, Kernel],
-    costs: Mapping[int, int],
+    flops: Mapping[int, int],
     target: Target,
     setup: Graph | None = None,
     setup_kernels: Mapping[int, Kernel] | None = None,
 ) -> Packed:
-    """`kernels` and `costs` (floating-point operations) by position of the node in the graph; views need
-    none. `setup` makes some of the graph's constants when the module is opened (`split_setup`).
+    """`kernels` and `flops` by position of the node in the graph; views need none. `setup` makes some of the
+    graph's constants when the module is opened (`split_setup`).
     """
     setup = setup or Graph("", (), (), (), {})
     setup_kernels = setup_kernels or {}
     places = find_views(graph, target).places
     roots = {v: owner for v, (owner, _) in places.items()}
-    outputs = {}  # root value → output index, for those that are written straight into the output's memory
-    for i, value in enumerate(graph.outputs):
-        root, offset = places[value]
-        whole = offset == 0 and graph.types[value].nbytes == graph.types[root].nbytes
-        if whole and root not in graph.inputs and root not in graph.constants and root not in outputs:
-            outputs[root] = i
-    offsets, temp_offsets, arena = _place(graph, kernels, roots, outputs)
+    written = _written_outputs(graph, places)
+    arena = _place(graph, kernels, roots, written)
     used = _constants(graph, kernels, roots)
-    prepared_offsets, prepared_size = _in_order({v: n for v, n in used.items() if v in setup.outputs})
+    prepared, prepared_size = _in_order({v: n for v, n in used.items() if v in setup.outputs})
     stored = {v: n for v, n in used.items() if v not in setup.outputs}
     stored.update(_constants(setup, setup_kernels, {v: v for v in setup.types}))
-    weight_offsets, weights_size = _in_order(stored)
+    weights, weights_size = _in_order(stored)
+    setup_arena = _place(setup, setup_kernels, {v: v for v in setup.types}, prepared)
 
     def constant(value: str, offset: int, nbytes: int) -> BufferRef | None:
-        if value in prepared_offsets:
-            return BufferRef.prepared(prepared_offsets[value] + offset, nbytes)
-        if value in weight_offsets:
-            return BufferRef.weights(weight_offsets[value] + offset, nbytes)
+        if value in prepared:
+            return BufferRef.prepared(prepared[value] + offset, nbytes)
+        if value in weights:
+            return BufferRef.weights(weights[value] + offset, nbytes)
         return None
 
     def ref(value: str) -> BufferRef:
@@ -66,46 +71,58 @@ def make_plan(
             return found
         if root in graph.inputs:
             return BufferRef.input(graph.inputs.index(root), nbytes, offset)
-        if root in outputs:
-            return BufferRef.output(outputs[root], nbytes, offset)
-        return BufferRef.arena(offsets[root] + offset, nbytes)
-
-    steps: list[KernelCall | Copy] = [*_calls(graph, kernels, costs, ref, temp_offsets)]
-    for i, value in enumerate(graph.outputs):
-        source = ref(value)
-        if source.place != BufferRef.output(i, source.nbytes).place:
-            steps.append(Copy(source, BufferRef.output(i, source.nbytes), value))
-    made = {v: v for v in setup.types}
-    setup_offsets, setup_temps, setup_arena = _place(setup, setup_kernels, made, prepared_offsets)
+        if root in written:
+            return BufferRef.output(written[root], nbytes, offset)
+        return BufferRef.arena(arena.offsets[root] + offset, nbytes)
 
     def setup_ref(value: str) -> BufferRef:
         nbytes = setup.types[value].nbytes
-        return constant(value, 0, nbytes) or BufferRef.arena(setup_offsets[value], nbytes)
+        return constant(value, 0, nbytes) or BufferRef.arena(setup_arena.offsets[value], nbytes)
 
-    ios = [
-        tuple(PlanIO(v, TensorType(graph.types[v].dtype, graph.types[v].shape)) for v in vs)
-        for vs in (graph.inputs, graph.outputs)
-    ]
     plan = Plan(
-        graph.name or "model",
-        target.name,
-        target.features,
-        ios[0],
-        ios[1],
-        max(arena, setup_arena),
-        weights_size,
-        tuple(steps),
-        prepared_size,
-        tuple(_calls(setup, setup_kernels, {}, setup_ref, setup_temps)),
+        name=graph.name or "model",
+        target=target.name,
+        features=target.features,
+        inputs=_ios(graph, graph.inputs),
+        outputs=_ios(graph, graph.outputs),
+        arena_size=max(arena.size, setup_arena.size),
+        weights_size=weights_size,
+        steps=(*_calls(graph, kernels, flops, ref, arena.temps), *_copies(graph, ref)),
+        prepared_size=prepared_size,
+        setup=tuple(_calls(setup, setup_kernels, {}, setup_ref, setup_arena.temps)),
     )
     constants = {**graph.constants, **setup.constants}
-    return Packed(plan, _packed({v: constants[v] for v in weight_offsets}, weight_offsets, weights_size))
+    return Packed(plan, _packed({v: constants[v] for v in weights}, weights, weights_size))
+
+
+def _written_outputs(graph: Graph, places: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+    """Root value → output, by position, for those that are written straight into the output's memory."""
+    written: dict[str, int] = {}
+    for i, value in enumerate(graph.outputs):
+        root, offset = places[value]
+        whole = offset == 0 and graph.types[value].nbytes == graph.types[root].nbytes
+        if whole and root not in graph.inputs and root not in graph.constants and root not in written:
+            written[root] = i
+    return written
+
+
+def _ios(graph: Graph, values: Sequence[str]) -> tuple[PlanIO, ...]:
+    return tuple(PlanIO(v, TensorType(graph.types[v].dtype, graph.types[v].shape)) for v in values)
+
+
+def _copies(graph: Graph, ref: Callable[[str], BufferRef]) -> Iterator[Copy]:
+    """Of outputs that are not written where they are wanted."""
+    for i, value in enumerate(graph.outputs):
+        source = ref(value)
+        output = BufferRef.output(i, source.nbytes)
+        if source.place != output.place:
+            yield Copy(source, output, value)
 
 
 def _calls(
     graph: Graph,
     kernels: Mapping[int, Kernel],
-    costs: Mapping[int, int],
+    flops: Mapping[int, int],
     ref: Callable[[str], BufferRef],
     temp_offsets: Mapping[int, list[int]],
 ) -> Iterator[KernelCall]:
@@ -119,23 +136,24 @@ def _calls(
         moved = sum(a.nbytes for a in args)
         for k, step in enumerate(kernel.steps):
             if step.tasks:
-                flops = costs.get(n, 0) if k == len(kernel.steps) - 1 else 0
+                last = k == len(kernel.steps) - 1
                 yield KernelCall(
-                    step.symbol,
-                    node.name,
-                    args,
-                    writes,
-                    step.tasks,
-                    kernel.gang,
-                    step.scratch,
-                    flops,
-                    moved,
+                    kernel=step.symbol,
+                    node=node.name,
+                    args=args,
+                    writes=writes,
+                    tasks=step.tasks,
+                    gang=kernel.gang,
+                    scratch=step.scratch,
+                    flops=flops.get(n, 0) if last else 0,
+                    bytes=moved,
                 )
 
 
 def _place(
     graph: Graph, kernels: Mapping[int, Kernel], roots: Mapping[str, str], elsewhere: Mapping[str, int]
-) -> tuple[dict[str, int], dict[int, list[int]], int]:
+) -> _Arena:
+    """`roots` are the values whose memory others are parts of; those that lie `elsewhere` take no room."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     temps: list[Lifetime] = []
@@ -153,10 +171,10 @@ def _place(
         for v in first
         if v not in graph.inputs and v not in graph.constants and v not in elsewhere
     ]
-    offsets, arena = plan_memory([*held, *temps])
+    offsets, size = plan_memory([*held, *temps])
     of_temps = iter(offsets[len(held) :])
     temp_offsets = {n: [next(of_temps) for _ in kernels[n].temps] for n in sorted(kernels)}
-    return {v.name: offset for v, offset in zip(held, offsets)}, temp_offsets, arena
+    return _Arena({v.name: offset for v, offset in zip(held, offsets)}, temp_offsets, size)
 
 
 def _constants(graph: Graph, kernels: Mapping[int, Kernel], roots: Mapping[str, str]) -> dict[str, int]:

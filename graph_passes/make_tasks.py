@@ -32,17 +32,17 @@ def task_of(
         if any(t and t.layout for t in (*types, *results)):
             raise InternalError(f"node {node.name}: {name} takes plain operands, not {types} → {results}")
         task = KernelTask(
-            name,
-            None,
-            (),
-            frozenset(),
-            "loops",
-            target,
-            threads,
-            replace(program, name=name),
-            node.op,
-            types,
-            results,
+            name=name,
+            expr=None,
+            layouts=(),
+            constants=frozenset(),
+            algorithm="loops",
+            target=target,
+            threads=threads,
+            program=replace(program, name=name),
+            op=node.op,
+            types=types,
+            output_types=results,
         )
         return replace(task, algorithm=algorithm or next(iter(algorithms(task)), "loops"))
     logical = types
@@ -57,13 +57,13 @@ def task_of(
             layouts.append((name, layout))
     fixed = frozenset(name for value, name in zip(node.reads, params) if value in constants)
     task = KernelTask(
-        kernel_name(node, graph),
-        expr,
-        tuple(layouts),
-        fixed,
-        "",
-        target,
-        threads,
+        name=kernel_name(node, graph),
+        expr=expr,
+        layouts=tuple(layouts),
+        constants=fixed,
+        algorithm="",
+        target=target,
+        threads=threads,
         op=node.op,
         types=types,
     )

@@ -23,8 +23,8 @@ from ..compiler.ops.matmul import MatMul, MatMulInteger
 from ..compiler.ops.movement import Reshape, Transpose
 from ..compiler.ops.quantize import DequantizeLinear, of_weights
 from ..compiler.target import Target
-from .byte_signs import match_signs
 from .fold import fold
+from .match_signs import match_signs
 from .rewrite import Rewriter, Rule
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -19,6 +20,39 @@ from ..compiler.templates.algorithm import Pack, Rounding
 from ..compiler.templates.registry import ALGORITHMS
 from .alternatives import Decision, fused
 from .pairs import KEPT
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """What a Pack or Layout makes of a constant: its numbers, its type where that is known beforehand, and
+    the operator that does it where a compact module may pack when it is opened."""
+
+    apply: Callable[[np.ndarray], np.ndarray]
+    known_type: Callable[[TensorType], TensorType] | None = None
+    made_by: Op | None = None
+
+    def type_of(self, type: TensorType) -> TensorType:
+        if self.known_type is not None:
+            return self.known_type(type)
+        return _array_type(self.apply(np.zeros(type.dims, type.dtype.numpy)))
+
+    def packed(self, array: np.ndarray, type: TensorType) -> tuple[np.ndarray, TensorType]:
+        array = self.apply(array)
+        return array, self.known_type(type) if self.known_type else _array_type(array)
+
+
+def _array_type(array: np.ndarray) -> TensorType:
+    return TensorType(dtype_of(array), array.shape)
+
+
+def _packing(pack: Pack | Layout) -> _Packing:
+    if isinstance(pack, Layout):
+        return _Packing(pack.pack, lambda type: replace(type, layout=pack), Identity())
+    if isinstance(pack, Rounding):
+        return _Packing(pack, lambda type: replace(type, layout=pack.layout))
+    if isinstance(pack, Op):
+        return _Packing(pack, lambda type: pack.infer(type)[0], pack)
+    return _Packing(pack)
 
 
 @dataclass
@@ -38,33 +72,29 @@ class Packer:
 
     def pack(self, node: Node, decision: Decision) -> Node:
         """The node with its constant weights packed for the decision."""
-        node = self._flat(node)
+        node = self._follow_flattened(node)
         if decision.algorithm in ALGORITHMS:
-            return self._decided(node, decision.algorithm)
+            return self._pack_for_algorithm(node, decision.algorithm)
         if not isinstance(node.op, FusedOp):
             return node
         inputs = list(node.inputs)
         for position, layout in self.layouts(node, decision).items():
-            inputs[position] = self._laid_out(inputs[position] or "", layout)
+            inputs[position] = self._packed(inputs[position] or "", layout, "")
         return replace(node, inputs=tuple(inputs))
 
-    def _laid_out(self, value: str, layout: Layout) -> str:
-        array = self._packed(value, layout)
-        type = replace(self._type(value), layout=layout)
-        return self._make(f"{value}@{layout}", array, type, Identity(), value)
-
-    def _rounded(self, value: str, algorithm: str, how: Rounding) -> str:
-        array = how(self._constant(value)) if self.values else self._packed(value, how.layout)
-        type = replace(self._type(value), layout=how.layout)
-        return self._keep_apart(f"{value}@{algorithm}", array, type)
-
-    def _packed(self, value: str, pack: Pack | Layout) -> np.ndarray:
-        array = self._constant(value)
-        if self.values or not isinstance(pack, Op | Layout):
-            return pack.pack(array) if isinstance(pack, Layout) else pack(array)
-        if isinstance(pack, Layout):
-            return np.broadcast_to(array.dtype.type(0), pack.physical_shape(array.shape))
-        return np.broadcast_to(np.float32(0), pack.infer(self._type(value))[0].dims)
+    def _packed(self, value: str, pack: Pack | Layout, algorithm: str) -> str:
+        """The name of the constant as it is packed, for an algorithm or in a layout."""
+        name = f"{value}@{pack}" if isinstance(pack, Layout) else f"{value}@{algorithm}"
+        packing = _packing(pack)
+        type = self._type(value)
+        if self.values:
+            array, type = packing.packed(self._constant(value), type)
+        else:
+            type = packing.type_of(type)
+            array = np.broadcast_to(type.dtype.numpy.type(0), type.physical_shape)
+        if packing.made_by is not None:
+            return self._add_made(name, array, type, packing.made_by, value)
+        return self._add(name, array, type)
 
     def _constant(self, value: str) -> np.ndarray:
         return self.constants[value] if value in self.constants else self.graph.constants[value]
@@ -72,24 +102,22 @@ class Packer:
     def _type(self, value: str) -> TensorType:
         return self.types[value] if value in self.types else self.graph.types[value]
 
-    def _keep(self, name: str, array: np.ndarray, type: TensorType) -> str:
-        self.constants[name], self.types[name] = array, type
-        return name
-
-    def _keep_apart(self, name: str, array: np.ndarray, type: TensorType) -> str:
+    def _add(self, name: str, array: np.ndarray, type: TensorType) -> str:
         """By another name where this one is taken by other numbers: readers may differ in how they pack."""
         name = unused(name, self.graph.types)
         while name in self.constants and not np.array_equal(self.constants[name], array):
             name += "'"
-        return self._keep(name, array, type)
+        self.constants[name], self.types[name] = array, type
+        return name
 
-    def _make(self, name: str, array: np.ndarray, type: TensorType, by: Op, source: str) -> str:
+    def _add_made(self, name: str, array: np.ndarray, type: TensorType, by: Op, source: str) -> str:
         """A constant that an operator makes of another; by another name where this one is made otherwise."""
         name = unused(name, self.graph.types)
         while name in self.setup and self.setup[name].op != by:
             name += "'"
         self.setup[name] = Node(by, (source,), (name,), source)
-        return self._keep(name, array, type)
+        self.constants[name], self.types[name] = array, type
+        return name
 
     def layouts(self, node: Node, decision: Decision) -> dict[int, Layout]:
         """Position of each constant operand of the anchor → the layout that direct templates stream best."""
@@ -111,30 +139,18 @@ class Packer:
                 result[position] = Layout(tuple(range(held.rank)), blocks if both else blocks[1:])
         return result
 
-    def _decided(self, node: Node, algorithm: str) -> Node:
+    def _pack_for_algorithm(self, node: Node, algorithm: str) -> Node:
         """The operator with its algorithm, and its weights as that wants them."""
         inputs = list(node.inputs)
         for position, pack in ALGORITHMS[algorithm].weights(fused(self.graph, node), self.block).items():
-            value = inputs[position] or ""
-            if isinstance(pack, Layout):
-                inputs[position] = self._laid_out(value, pack)
-                continue
-            if isinstance(pack, Rounding):
-                inputs[position] = self._rounded(value, algorithm, pack)
-                continue
-            array = self._packed(value, pack)
-            packed = f"{value}@{algorithm}", array, TensorType(dtype_of(array), array.shape)
-            if isinstance(pack, Op):
-                inputs[position] = self._make(*packed, pack, value)
-            else:
-                inputs[position] = self._keep_apart(*packed)
+            inputs[position] = self._packed(inputs[position] or "", pack, algorithm)
         if isinstance(node.op, FusedOp):
             return replace(node, op=replace(node.op, algorithm=algorithm), inputs=tuple(inputs))
         kept = inputs[: type(node.op).roles.index("lengths")]  # type: ignore[attr-defined]
         op = PACKED[type(node.op)](**node.op.attributes(), algorithm=algorithm)
         return replace(node, op=op, inputs=tuple(kept))
 
-    def _flat(self, node: Node) -> Node:
+    def _follow_flattened(self, node: Node) -> Node:
         """Weights of a matrix product whose left operand was flattened in the order of a layout follow it."""
         flat = next((i for i in node.reads if i in self.flattened), None)
         if flat is None:
@@ -145,13 +161,13 @@ class Packer:
         assert isinstance(product.op, MatMul)
         source = self.graph.producers()[flat].reads[0]
         shape = (1, *self.graph.types[source].dims[1:])
-        order = self.flattened[flat].pack(np.arange(int(np.prod(shape))).reshape(shape)).ravel()
+        order = self.flattened[flat].pack(np.arange(prod(shape)).reshape(shape)).ravel()
         position = node.op.graph.inputs.index(weights)
         value = node.inputs[position] or ""
         array = self.graph.constants[value]
         array = array[:, order] if product.op.trans_b else array[order]
         inputs = list(node.inputs)
-        inputs[position] = self._keep_apart(f"{value}@flat", array, self.graph.types[value])
+        inputs[position] = self._add(f"{value}@flat", array, self.graph.types[value])
         return replace(node, inputs=tuple(inputs))
 
 
@@ -172,13 +188,5 @@ def packed_sizes(graph: Graph, node: Node, decision: Decision, block: int) -> di
         packs = Packer(graph, block).layouts(node, decision)
     for position, pack in packs.items():
         value = node.inputs[position] or ""
-        type = graph.types[value]
-        if isinstance(pack, Rounding):
-            pack = pack.layout
-        if isinstance(pack, Layout):
-            sizes[value] = replace(type, layout=pack).nbytes
-        elif isinstance(pack, Op):
-            sizes[value] = pack.infer(type)[0].nbytes
-        else:
-            sizes[value] = pack(np.zeros(type.dims, type.dtype.numpy)).nbytes
+        sizes[value] = _packing(pack).type_of(graph.types[value]).nbytes
     return sizes

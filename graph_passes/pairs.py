@@ -12,6 +12,7 @@ from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import F32, Layout
 from ..compiler.ops.conv import Conv
 from ..compiler.ops.fused import FusedOp
+from .rewrite import renamed
 
 STRIPS = "strips"
 
@@ -25,7 +26,16 @@ class _Kept(Layout):
     __repr__ = __str__
 
 
-KEPT = _Kept(())
+class _Any(Layout):
+    """Of a read that takes whatever layout there is."""
+
+    def __str__(self) -> str:
+        return "any"
+
+    __repr__ = __str__
+
+
+KEPT, ANY = _Kept(()), _Any(())
 
 
 def convolution(node: Node) -> Node | None:
@@ -57,11 +67,7 @@ def merged(first: Node, second: Node) -> Node:
     a, b = first.op.graph, second.op.graph
     (mid,) = a.outputs
     names = {v: f"{v}@second" for v in b.inputs if v in a.inputs}
-
-    def renamed(values: tuple[str | None, ...]) -> tuple[str | None, ...]:
-        return tuple(None if v is None else names.get(v, v) for v in values)
-
-    nodes = (*a.nodes, *(replace(n, inputs=renamed(n.inputs)) for n in b.nodes))
+    nodes = (*a.nodes, *(renamed(n, names) for n in b.nodes))
     kept = [n for n, v in enumerate(b.inputs) if v != mid]
     inputs = (*a.inputs, *(names.get(b.inputs[n], b.inputs[n]) for n in kept))
     types = {**a.types, **{names.get(v, v): t for v, t in b.types.items()}}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import networkx
 import numpy as np
 
-from ..errors import InfeasibleError, InputError, InternalError
+from ..errors import InfeasibleError, InputError
 from .pbqp_reduce import Core, DeadEnd, ascend, eliminate, elimination_order, reduce, replay
 
 PRECISION = 1e-10  # a choice is optimal if none is better by more than this part of its summed terms
@@ -103,41 +103,6 @@ def brute_force(problem: Problem) -> Solution:
     if cost == math.inf:
         raise InfeasibleError(_none_possible())
     return Solution(choice, cost, True, total.size, {})
-
-
-def closed(conversions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All-pairs shortest paths (Floyd & Warshall 1962) over direct conversions [from, to]; inf = none.
-
-    Returns (costs, next hop), both of the same shape; the next hop is -1 where there is no way. No
-    conversion costs 0; a detour replaces a direct conversion only where it is cheaper by more than rounding.
-    InputError for a negative or NaN cost.
-    """
-    costs = np.array(conversions, dtype=np.float64)
-    if costs.ndim != 2 or costs.shape[0] != costs.shape[1]:
-        raise InputError(f"conversion costs have shape {costs.shape}; expected a square matrix")
-    if not (costs >= 0).all():
-        raise InputError("a conversion cost is negative or NaN; expected 0 or more, or inf")
-    np.fill_diagonal(costs, 0.0)
-    count = len(costs)
-    hops = np.where(np.isfinite(costs), np.arange(count), -1)
-    for middle in range(count):
-        detour = costs[:, middle, None] + costs[None, middle, :]
-        shorter = detour < costs * (1 - 1e-12)
-        costs = np.where(shorter, detour, costs)
-        hops = np.where(shorter, hops[:, middle, None], hops)
-    return costs, hops
-
-
-def path(hops: np.ndarray, start: int, end: int) -> tuple[int, ...]:
-    """The layouts from `start` to `end`, both included, by the next hops of `closed`."""
-    way = [start]
-    while way[-1] != end:
-        way.append(int(hops[way[-1], end]))
-        if way[-1] < 0:
-            raise InfeasibleError(f"no chain of conversions leads from layout {start} to layout {end}")
-        if len(way) > len(hops):
-            raise InternalError(f"next hops from {start} to {end} run in a circle: {way}")
-    return tuple(way)
 
 
 def check(problem: Problem) -> None:

@@ -31,8 +31,8 @@ from .alternatives import (
     ANY,
     Decision,
     alternatives,
-    kept_layouts,
     layouts_of,
+    possible_layouts,
     wanted,
     words_layout,
 )
@@ -136,10 +136,10 @@ def plan_layout(
     `memory` says how many bytes a module of a plan takes; a memory limit needs it. InfeasibleError where no
     plan stays within the limit.
     """
-    return plan_by(Planner(graph, block, cost, options.accuracy, options.precision), options, memory)
+    return solve_plan(Planner(graph, block, cost, options.accuracy, options.precision), options, memory)
 
 
-def plan_by(
+def solve_plan(
     planner: Planner, options: PlanOptions, memory: Callable[[LayoutPlan], int] | None = None
 ) -> LayoutPlan:
     """As `plan_layout`, whose other arguments made the planner."""
@@ -151,8 +151,7 @@ def plan_by(
         assert memory is not None
         return _within(planner, options.memory_limit, memory)
     solution = solve(planner.problem(), max_nodes=SEARCH_NODES)
-    chosen = {n: solution.choice[f"n{n}"] for n in planner.options}
-    plan = planner.plan(chosen)
+    plan = planner.plan(planner.choice_of(solution.choice))
     if solution.optimal:
         return replace(plan, optimal=True, searched=solution.searched)
     best = min(plan, planner.local(), planner.fixed(), key=lambda p: p.cost)
@@ -171,7 +170,7 @@ def _within(planner: Planner, limit: int, memory: Callable[[LayoutPlan], int]) -
 
     def first_fitting(solutions: Iterator[Solution]) -> LayoutPlan | None:
         for solution in solutions:
-            choice = {n: solution.choice[f"n{n}"] for n in planner.options}
+            choice = planner.choice_of(solution.choice)
             optimal = solution.optimal and not plans
             plan = replace(planner.plan(choice), optimal=optimal, searched=solution.searched)
             plans.append((planner.least_weights(choice), plan))
@@ -217,10 +216,10 @@ def _without_algorithms(
 ) -> Iterator[Solution]:
     """Of the least weights, where kernels need no memory of their own, whatever they cost."""
     costs, named = dict(problem.nodes), {*ALGORITHMS, STRIPS}
-    for n, decisions in planner.options.items():
+    for n, decisions in planner.decisions.items():
         algorithm = np.array([d.algorithm in named for d in decisions])
         if not algorithm.all():
-            costs[f"n{n}"] = np.where(algorithm, np.inf, costs[f"n{n}"])
+            costs[node_key(n)] = np.where(algorithm, np.inf, costs[node_key(n)])
     least = sum(float(values[np.isfinite(costs[name])].min()) for name, values in weights.items())
     try:
         yield solve_ilp(Problem(costs, problem.edges), weights, least, max_nodes=SEARCH_NODES)
@@ -232,35 +231,51 @@ def _used(weights: Mapping[str, np.ndarray], solution: Solution) -> float:
     return sum(float(values[solution.choice[name]]) for name, values in weights.items())
 
 
+def node_key(n: int) -> str:
+    """The name of an operator, by position, in the problem."""
+    return f"n{n}"
+
+
+def _value_key(value: str) -> str:
+    return f"v{value}"
+
+
 class Planner:
-    """One planning problem; a choice is the position of an alternative for each node."""
+    """One planning problem: `decisions` are what each node may do, by position, at these `costs`; a choice is
+    the position of one of them for each node."""
 
     def __init__(self, graph: Graph, block: int, cost: Cost, accuracy: float, precision: str = "f32"):
         allowed = accuracy, cost.kind, precision, cost.features
         every = (alternatives(graph, node, block, *allowed) for node in graph.nodes)
-        self._open(graph, block, cost, list(every))
+        self._price(graph, block, cost, list(every))
 
     def by(self, cost: Cost) -> Planner:
         """The planner of the same problem by other costs."""
         other = copy(self)
-        other._open(self.graph, self.block, cost, self._alternatives)
+        other._price(self.graph, self.block, cost, self._alternatives)
         return other
 
-    def _open(self, graph: Graph, block: int, cost: Cost, every: list[list[Decision]]) -> None:
+    def _price(self, graph: Graph, block: int, cost: Cost, every: list[list[Decision]]) -> None:
         self.graph, self.block, self.cost, self._alternatives = graph, block, cost, every
-        self.options: dict[int, list[Decision]] = {}
+        self.decisions: dict[int, list[Decision]] = {}
         self.costs: dict[int, np.ndarray] = {}
         for n, (node, decisions) in enumerate(zip(graph.nodes, every)):
             priced = [(d, cost.node(graph, node, d)) for d in decisions]
             possible = [p for p in priced if np.isfinite(p[1])] or priced
-            self.options[n] = [d for d, _ in possible]
+            self.decisions[n] = [d for d, _ in possible]
             self.costs[n] = np.array([seconds for _, seconds in possible])
         self._packed: dict[int, list[dict[str, int]]] = {}
         self._routes: dict[str, dict[tuple[Layout | None, Layout | None], Conversion]] = {}
 
     def weights(self) -> dict[str, np.ndarray]:
         """Bytes of each node's weights by alternative."""
-        return {f"n{n}": np.array([sum(s.values()) for s in self._sizes(n)], float) for n in self.options}
+        return {
+            node_key(n): np.array([sum(s.values()) for s in self._sizes(n)], float) for n in self.decisions
+        }
+
+    def choice_of(self, solution: Mapping[str, int]) -> dict[int, int]:
+        """What a solution of the problem chooses for each node."""
+        return {n: solution[node_key(n)] for n in self.decisions}
 
     def least_weights(self, choice: Mapping[int, int]) -> int:
         """Bytes that a choice's weights take at least: nodes may share them."""
@@ -273,17 +288,17 @@ class Planner:
     def _sizes(self, n: int) -> list[dict[str, int]]:
         if n not in self._packed:
             node = self.graph.nodes[n]
-            self._packed[n] = [packed_sizes(self.graph, node, d, self.block) for d in self.options[n]]
+            self._packed[n] = [packed_sizes(self.graph, node, d, self.block) for d in self.decisions[n]]
         return self._packed[n]
 
     def local(self) -> LayoutPlan:
-        choice = {n: int(self._alone(n).argmin()) for n in self.options}
+        choice = {n: int(self._alone(n).argmin()) for n in self.decisions}
         for first, second in self.pairs():
             apart = self._alone(first).min() + self._alone(second).min()
             together = [
                 (self.costs[first][i] + self.costs[second][j], i, j)
-                for i, a in enumerate(self.options[first])
-                for j, b in enumerate(self.options[second])
+                for i, a in enumerate(self.decisions[first])
+                for j, b in enumerate(self.decisions[second])
                 if a.writes == KEPT and b.reads == KEPT
             ]
             cost, i, j = min(together, default=(np.inf, 0, 0))
@@ -292,24 +307,24 @@ class Planner:
         return self.plan(choice)
 
     def fixed(self) -> LayoutPlan:
-        return self.plan({n: _most_blocked(ds, self._alone(n)) for n, ds in self.options.items()})
+        return self.plan({n: _most_blocked(ds, self._alone(n)) for n, ds in self.decisions.items()})
 
     def _alone(self, n: int) -> np.ndarray:
         """The node's costs, infinite where an alternative is half of a pair."""
-        half = [KEPT in (d.reads, d.writes) for d in self.options[n]]
+        half = [KEPT in (d.reads, d.writes) for d in self.decisions[n]]
         return np.where(half, np.inf, self.costs[n])
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Neighbours that may be one kernel."""
         producer = {o: n for n, node in enumerate(self.graph.nodes) for o in node.outputs}
         for n, node in enumerate(self.graph.nodes):
-            if any(d.reads == KEPT for d in self.options[n]):
+            if any(d.reads == KEPT for d in self.decisions[n]):
                 conv = convolution(node)
                 assert conv is not None
                 yield producer[conv.inputs[0] or ""], n
 
     def plan(self, choice: Mapping[int, int]) -> LayoutPlan:
-        decisions = {n: self.options[n][i] for n, i in choice.items()}
+        decisions = {n: self.decisions[n][i] for n, i in choice.items()}
         alone = sum(float(self.costs[n][i]) for n, i in choice.items())
         needed = tuple(self.route(*c) for c in conversions(self.graph, decisions))
         return LayoutPlan(decisions, needed, alone + sum(c.cost for c in needed))
@@ -344,8 +359,10 @@ class Planner:
         return found
 
     def problem(self) -> Problem:
+        """Nodes n0, n1, …: what each operator may do. Nodes vNAME: the sets of layouts that a value is kept
+        in, for values that have a choice."""
         graph = self.graph
-        nodes: dict[str, np.ndarray] = {f"n{n}": vector for n, vector in self.costs.items()}
+        nodes: dict[str, np.ndarray] = {node_key(n): vector for n, vector in self.costs.items()}
         edges: dict[tuple[str, str], np.ndarray] = {}
         producer = {o: n for n, node in enumerate(graph.nodes) for o in node.outputs}
         readers: dict[str, list[int]] = {}
@@ -353,37 +370,43 @@ class Planner:
             for value in dict.fromkeys(node.reads):
                 readers.setdefault(value, []).append(n)
         for value in (*graph.inputs, *producer):
-            by = producer.get(value)
-            maker = None if by is None else graph.nodes[by]
-            written: list[Layout | None]
-            written = [None] if by is None else [d.writes for d in self.options[by]]
-            wants = {
-                n: [wanted(graph, graph.nodes[n], d, value) for d in self.options[n]]
-                for n in readers.get(value, ())
-            }
-            found = {*written, *(w for ws in wants.values() for w in ws)}
-            if found <= {None, ANY} and len(kept_layouts(graph, value, maker, self.block)) == 1:
-                continue
-            needs_plain = value in graph.outputs
-            asked = [w for ws in wants.values() for w in ws if not isinstance(w, str)]
-            kept = _sets({*written, *asked, *[None] * needs_plain})
-            into = np.array(
-                [
-                    [sum(self.route(value, w, k).cost for k in keep if k != w) for keep in kept]
-                    for w in written
-                ]
-            )
-            own = np.array([np.inf if needs_plain and None not in keep else 0.0 for keep in kept])
-            if by is None:
-                own = own + into[0]
-            else:
-                edges[f"n{by}", f"v{value}"] = into
-            nodes[f"v{value}"] = own
-            for n, ws in wants.items():
-                edges[f"v{value}", f"n{n}"] = np.array(
-                    [[0.0 if w == ANY or w in keep else np.inf for w in ws] for keep in kept]
-                )
+            self._add_value(nodes, edges, value, producer.get(value), readers.get(value, ()))
         return Problem(nodes, edges)
+
+    def _add_value(
+        self,
+        nodes: dict[str, np.ndarray],
+        edges: dict[tuple[str, str], np.ndarray],
+        value: str,
+        by: int | None,
+        readers: Sequence[int],
+    ) -> None:
+        """A value that node `by` makes, or that is an input: conversions from what is written into each set,
+        and infinity where a set lacks what a reader wants."""
+        graph = self.graph
+        maker = None if by is None else graph.nodes[by]
+        written = [None] if by is None else [d.writes for d in self.decisions[by]]
+        wants = {n: [wanted(graph, graph.nodes[n], d, value) for d in self.decisions[n]] for n in readers}
+        asked = {w for ws in wants.values() for w in ws}
+        plain_only = len(possible_layouts(graph, value, maker, self.block)) == 1
+        if plain_only and {*written, *asked} <= {None, ANY}:
+            return
+        needs_plain = value in graph.outputs
+        kept = _sets({*written, *(asked - {ANY}), *[None] * needs_plain})
+        into = np.array(
+            [[sum(self.route(value, w, k).cost for k in keep if k != w) for keep in kept] for w in written]
+        )
+        own = np.array([np.inf if needs_plain and None not in keep else 0.0 for keep in kept])
+        key = _value_key(value)
+        if by is None:
+            own = own + into[0]
+        else:
+            edges[node_key(by), key] = into
+        nodes[key] = own
+        for n, ws in wants.items():
+            edges[key, node_key(n)] = np.array(
+                [[0.0 if w == ANY or w in keep else np.inf for w in ws] for keep in kept]
+            )
 
 
 def _sets(layouts: set[Layout | None]) -> list[tuple[Layout | None, ...]]:
@@ -419,8 +442,8 @@ def conversions(
     for n, node in enumerate(graph.nodes):
         for value in dict.fromkeys(node.reads):
             wants = wanted(graph, node, decisions[n], value)
-            if value in written and wants is not ANY and wants != written[value]:
-                found[value, wants] = written[value]  # type: ignore[index]
+            if value in written and wants != ANY and wants != written[value]:
+                found[value, wants] = written[value]
         written.update(dict.fromkeys(node.outputs, decisions[n].writes))
     for value in graph.outputs:
         if written.get(value) is not None:

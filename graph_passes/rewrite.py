@@ -12,7 +12,7 @@ whose result is no longer read disappears.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -33,6 +33,12 @@ class Rule:
     equation: str
     ops: tuple[type[Op], ...]  # the operators of the node that the rule looks at
     apply: Callable[[Rewriter, Node], str | None]
+
+
+def renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node on values by these new names; other names stay."""
+    inputs = tuple(None if v is None else names.get(v, v) for v in node.inputs)
+    return replace(node, inputs=inputs, outputs=tuple(names.get(v, v) for v in node.outputs))
 
 
 def rule(equation: str, *ops: type[Op]) -> Callable[[Callable[[Rewriter, Node], str | None]], Rule]:

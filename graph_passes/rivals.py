@@ -12,13 +12,13 @@ from ..compiler.ir.graph import Graph
 from .alternatives import Decision
 from .pairs import KEPT
 from .pbqp import Problem, solve
-from .plan_layout import SEARCH_NODES, LayoutPlan, Planner, PlanOptions
+from .plan_layout import SEARCH_NODES, LayoutPlan, Planner, PlanOptions, node_key
 from .task_cost import TaskCost
 
 CLOSE = 1.5
-"""A choice that takes this many times what would pay is no rival."""
+"""A choice that takes more than this many times its target is no rival."""
 REACH = 8
-"""So many edges away from a node, the plan stays what it is while the node does something else."""
+"""Choices further than this many edges from a node stay as they are when the plan around it is made anew."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ def rivals(planner: Planner, cost: TaskCost, options: PlanOptions, plan: LayoutP
     for n, index, decision in _candidates(planner, plan):
         price = cost.price(graph, graph.nodes[n], decision).seconds
         replaced = [n, firsts[n]] if decision.reads == KEPT else [n]
-        chosen = sum(planner.costs[m][planner.options[m].index(plan.decisions[m])] for m in replaced)
+        chosen = sum(planner.costs[m][planner.decisions[m].index(plan.decisions[m])] for m in replaced)
         if not 0 < price <= CLOSE * (chosen + beside.get(n, 0.0)):
             continue
-        other = around.forced(f"n{n}", index)
-        lost = planner.plan({m: other[f"n{m}"] for m in planner.options}).cost - plan.cost
+        other = around.forced(node_key(n), index)
+        lost = planner.plan(planner.choice_of(other)).cost - plan.cost
         target = price - lost * price / planner.costs[n][index]  # what is doubted has to be that much faster
         if price <= CLOSE * target:
             found.append(Rival(n, decision, float(target)))
@@ -57,7 +57,7 @@ def rivals(planner: Planner, cost: TaskCost, options: PlanOptions, plan: LayoutP
 
 
 def _candidates(planner: Planner, plan: LayoutPlan) -> Iterator[tuple[int, int, Decision]]:
-    for n, decisions in planner.options.items():
+    for n, decisions in planner.decisions.items():
         for index, decision in enumerate(decisions):
             paired = decision.writes == KEPT or plan.decisions[n].writes == KEPT  # the second costs both
             if decision != plan.decisions[n] and not paired:

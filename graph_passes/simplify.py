@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..compiler.ir.graph import Graph, Node, prune
 from ..compiler.ops.movement import Identity
-from .rewrite import Rewriter, Rule
+from .rewrite import Rewriter, Rule, renamed
 from .simplify_arithmetic import ARITHMETIC
 from .simplify_linear import LINEAR
 from .simplify_movement import MOVEMENT
@@ -48,14 +48,9 @@ def rename_outputs(graph: Graph) -> Graph:
     nodes = []
     for node in graph.nodes:
         if not (isinstance(node.op, Identity) and names.get(str(node.inputs[0])) == node.outputs[0]):
-            nodes.append(_renamed(node, names))
+            nodes.append(renamed(node, names))
     types = {names.get(v, v): t for v, t in graph.types.items()}
     return prune(replace(graph, nodes=tuple(nodes), types=types))
-
-
-def _renamed(node: Node, names: dict[str, str]) -> Node:
-    inputs = tuple(i if i is None else names.get(i, i) for i in node.inputs)
-    return replace(node, inputs=inputs, outputs=tuple(names.get(o, o) for o in node.outputs))
 
 
 def share(graph: Graph) -> Graph:
@@ -69,7 +64,7 @@ def share(graph: Graph) -> Graph:
         names[name] = first.setdefault(key, (name,))[0]
     nodes: list[Node] = []
     for node in graph.nodes:
-        node = _renamed(node, names)
+        node = renamed(node, names)
         computed = (repr(node.op), node.inputs, tuple(str(graph.types[o]) for o in node.outputs))
         known = first.get(computed)
         if known is None or any(o in graph.outputs for o in node.outputs):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..compiler.ir.graph import Graph, prune
 from ..errors import InputError
 
-WEIGHTS = ("packed", "compact")
+WEIGHT_FORMS = ("packed", "compact")
 SAVING = 1.125
 """Weights are made at opening where storing them would take more than this times the originals' bytes."""
 
@@ -19,8 +19,8 @@ def split_setup(graph: Graph, weights: str = "packed") -> tuple[Graph, Graph]:
     than the original, is stored as it is; transformed weights are made, and so is all else that comes of the
     same original.
     """
-    if weights not in WEIGHTS:
-        raise InputError(f"weights {weights!r}: expected one of {', '.join(WEIGHTS)}")
+    if weights not in WEIGHT_FORMS:
+        raise InputError(f"weights {weights!r}: expected one of {', '.join(WEIGHT_FORMS)}")
     made = _larger(graph) if weights == "compact" else ()
     defined = {o for node in graph.setup for o in node.outputs}
     originals = {v: array for v, array in graph.constants.items() if v not in defined}

@@ -16,10 +16,10 @@ from ..compiler.ir.types import Layout, TensorType
 from ..compiler.kernel_task import KernelTask
 from ..compiler.price import Price
 from ..compiler.target import Target
-from .alternatives import ANY, Decision, alternatives, decides, first_half, kept_layouts, wanted
+from .alternatives import Decision, alternatives, decides, first_half, possible_layouts, wanted
 from .make_tasks import task_of
 from .pack_weights import Packer
-from .pairs import KEPT, merged
+from .pairs import ANY, KEPT, merged
 from .plan_layout import LayoutPlan, PlanOptions, plan_layout
 from .predict import PredictedCost
 from .views import find_views
@@ -38,7 +38,7 @@ Work = tuple[Outputs, bool]  # that of a node alone, or of it and the first of i
 class TaskPrices(Protocol):
     """What is known of tasks: `op_tuner.costs.MeasuredCosts`."""
 
-    def known(self, task: KernelTask) -> Price | None:
+    def price_of(self, task: KernelTask) -> Price | None:
         """Of a record; None where there is none."""
 
     def ensure(self, tasks: Iterable[KernelTask]) -> int:
@@ -95,29 +95,29 @@ class TaskCost:
 class PlanChoices:
     """All that a plan of a fused graph may choose, by what it is predicted to cost, with the kernel tasks.
 
-    `tasks` are those of choices that are not hopeless, `copies` those of conversions; `kept` is the plan that
-    the model predicts; `firsts` says by the second node of each pair which one is its first.
+    `tasks` are those of choices that are not hopeless, `copies` those of conversions; `predicted_plan` is the
+    plan by the analytic model alone; `firsts` says by the second node of each pair which one is its first.
     """
 
     predicted: PredictedCost
     seconds: Mapping[Choice, float]
     tasks: Mapping[Choice, KernelTask]
     copies: Mapping[tuple[TensorType, Layout | None, Layout | None], KernelTask]
-    kept: LayoutPlan
-    kept_choices: frozenset[Choice]
+    predicted_plan: LayoutPlan
+    predicted_choices: frozenset[Choice]
     firsts: Mapping[Outputs, Outputs]
 
-    def price(self, known: TaskPrices) -> TaskCost:
+    def cost(self, known: TaskPrices) -> TaskCost:
         """What plans cost by all that is known now; nothing is measured.
 
         Where anything is known of a node's work, the rest of its choices are predicted in proportion to that.
         """
-        found = {choice: price for choice, task in self.tasks.items() if (price := known.known(task))}
+        found = {choice: price for choice, task in self.tasks.items() if (price := known.price_of(task))}
         working = {outputs for (outputs, _), price in found.items() if isfinite(price.seconds)}
         found = {choice: price for choice, price in found.items() if choice[0] in working}
         prices = _complete(self.seconds, found, self.predicted.model, self.firsts)
-        moves = {key: price for key, task in self.copies.items() if (price := known.known(task))}
-        return TaskCost(self.predicted, prices, moves, frozenset(prices.keys() - self.kept_choices))
+        moves = {key: price for key, task in self.copies.items() if (price := known.price_of(task))}
+        return TaskCost(self.predicted, prices, moves, frozenset(prices.keys() - self.predicted_choices))
 
     def run_by(self, graph: Graph, plan: LayoutPlan) -> list[KernelTask]:
         """What a plan of the graph runs, but for what is hopeless."""
@@ -147,17 +147,25 @@ def plan_choices(graph: Graph, predicted: PredictedCost, options: PlanOptions, c
     }
     copies = {key: copy(*key) for key in _conversions(graph, block)}
     plan = plan_layout(graph, block, predicted, replace(options, mode="global", memory_limit=None))
-    kept = frozenset((graph.nodes[n].outputs, d) for n, d in plan.decisions.items())
+    planned = frozenset((graph.nodes[n].outputs, d) for n, d in plan.decisions.items())
     seconds = {choice: seconds for choice, (_, seconds) in choices.items()}
     firsts = {
         node.outputs: first_half(graph, node, decision, block)[0].outputs
         for (_, decision), (node, _) in choices.items()
         if decision.reads == KEPT
     }
-    return PlanChoices(predicted, seconds, tasks, copies, plan, kept, firsts)
+    return PlanChoices(
+        predicted=predicted,
+        seconds=seconds,
+        tasks=tasks,
+        copies=copies,
+        predicted_plan=plan,
+        predicted_choices=planned,
+        firsts=firsts,
+    )
 
 
-def price_graph(
+def cost_by_records(
     graph: Graph,
     choices: PlanChoices,
     options: PlanOptions,
@@ -167,12 +175,13 @@ def price_graph(
     """The costs of all that a plan of the fused graph may choose, measured at once where that is allowed.
 
     Of each node only what is not hopeless is measured. The plan that the model predicts keeps its choices
-    unless others are measured to be better by more than their spread. Where the plan by these costs is known
-    to be no faster, they are the model's. `memory` is as of `plan_layout`.
+    unless others are measured to be better by more than their spread. If the network has already shown the
+    plan by these costs to be no faster, the model's costs are returned (`given_up`). `memory` is as of
+    `plan_layout`.
     """
     predicted = choices.predicted
     tasks.ensure([*choices.tasks.values(), *choices.copies.values()])
-    cost = choices.price(tasks)
+    cost = choices.cost(tasks)
     if not tasks.compared:
         return cost
     plans = (plan_layout(graph, predicted.target.lanes(4), c, options, memory) for c in (predicted, cost))
@@ -200,7 +209,7 @@ def _conversions(graph: Graph, block: int) -> list[tuple[TensorType, Layout | No
     found: dict[tuple[TensorType, Layout | None, Layout | None], None] = {}
     producers = graph.producers()
     for value in (*graph.inputs, *producers):
-        layouts = kept_layouts(graph, value, producers.get(value), block)
+        layouts = possible_layouts(graph, value, producers.get(value), block)
         found.update({(graph.types[value], a, b): None for a in layouts for b in layouts if a != b})
     return list(found)
 
@@ -211,9 +220,9 @@ def _complete(
     model: str,
     firsts: Mapping[Outputs, Outputs],
 ) -> dict[Choice, Price]:
-    """What is not known is predicted, in proportion to the best that is known of the same work, both with
-    default configs: what nobody has tuned runs with its default one. Where nothing is known of a pair, its
-    nodes tell, and the other way round: a plan compares them."""
+    """Prices of all choices. What is not known is predicted × (measured / predicted) of the fastest known
+    choice of the same work, with default configs, since what nobody has tuned runs with its default one. A
+    pair of which nothing is known borrows from its two nodes, and they from it: a plan compares them."""
     best: dict[Work, Choice] = {}
     for choice, price in known.items():
         work = _work(choice)
@@ -254,7 +263,6 @@ def decided_task(graph: Graph, node: Node, decision: Decision, target: Target, t
         for value in part.reads:
             layout = wanted(graph, part, how, value)
             if layout != ANY:
-                assert layout is None or isinstance(layout, Layout)
                 types[value] = types[value].with_layout(layout)
         for value in part.outputs:
             types[value] = types[value].with_layout(how.writes)

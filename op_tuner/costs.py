@@ -129,7 +129,7 @@ class MeasuredCosts:
         """Whether a network has shown that a plan of these other tasks is not faster than the first one."""
         return self.compared and plan_pair(first, other, self.records, self.hardware, self.evict).given_up
 
-    def known(self, task: KernelTask) -> Price | None:
+    def price_of(self, task: KernelTask) -> Price | None:
         """What records of this machine say, or was measured now; None if nothing."""
         if task.digest in self._known:
             return self._known[task.digest]

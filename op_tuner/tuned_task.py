@@ -23,14 +23,14 @@ HOPELESS = 64  # trials of which none worked, after which there are no more
 class Wanted:
     """A task that a network's plan runs `count` times, or that might stand in the plan.
 
-    base      times that the plan to compare with runs it
+    predicted_count  times that the plan which is made without measuring runs it
     targets   for each place where it might stand: seconds below which that would pay
     expected  seconds, until it is measured
     """
 
     task: KernelTask
     count: int = 0
-    base: int = 0
+    predicted_count: int = 0
     targets: tuple[float, ...] = ()
     expected: float = math.inf
 
@@ -73,7 +73,7 @@ class TunedTask:
     @property
     def planned(self) -> bool:
         """Whether the plan of now or the one to compare with runs it."""
-        return bool(self.count or self.wanted.base)
+        return bool(self.count or self.wanted.predicted_count)
 
     @property
     def before(self) -> float:

@@ -180,7 +180,7 @@ class Tuner:
     @property
     def before(self) -> float:
         """Seconds of the plan to compare with, with default configs."""
-        return sum(t.wanted.base * t.before for t in self.tasks if t.wanted.base)
+        return sum(t.wanted.predicted_count * t.before for t in self.tasks if t.wanted.predicted_count)
 
     @property
     def by_chance(self) -> str:

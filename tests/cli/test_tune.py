@@ -63,7 +63,8 @@ def test_tune(tuned):
     assert len(read(tuned.records)[0]) >= 12
     assert 0 < tuned.after <= tuned.before < 1
     for kernel in tuned.kernels:
-        assert kernel.count + kernel.base >= 1 <= kernel.trials and 0 < kernel.after <= kernel.before
+        assert kernel.count + kernel.predicted_count >= 1 <= kernel.trials
+        assert 0 < kernel.after <= kernel.before
 
 
 def test_compile_takes_the_fastest_and_computes_the_same(tuned, answers):

@@ -164,7 +164,7 @@ def test_the_network_decides(task, records, inside, taken, share):
     assert dict(state.best) == {"x": taken} and dict(state.fastest) == {"x": 2}
     assert found.before == 20e-3 and found.after == pytest.approx(20e-3 * share)
     assert picked(task, records) == taken
-    price = MeasuredCosts(records, host(), 1, measure=False).known(task)
+    price = MeasuredCosts(records, host(), 1, measure=False).price_of(task)
     assert price.seconds == pytest.approx(10e-3 * share) and price.default == 10e-3
     (exported,) = best_per_task(read(records.path)[0])
     assert exported.config == {"x": taken} and exported.seconds == ALONE[taken] and not exported.network

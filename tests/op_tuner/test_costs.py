@@ -89,7 +89,7 @@ def test_the_most_disturbed_are_measured_again_at_the_end(tmp_path, monkeypatch)
     cost, told = MeasuredCosts(tmp_path / "r.jsonl", host(), 1, lambda *s: told.append(s), **FAST), []
     assert cost.ensure(tasks) == 8
     assert calls == [t.digest for t in (*tasks, tasks[5], tasks[6])]
-    assert cost.known(tasks[5]).seconds == 1e-3 and cost.known(tasks[2]).seconds == 2e-3
+    assert cost.price_of(tasks[5]).seconds == 1e-3 and cost.price_of(tasks[2]).seconds == 2e-3
     assert told[-1][1:] == (10, 10)
 
 
@@ -105,8 +105,8 @@ def test_what_was_measured_twice_costs_what_its_records_say(tmp_path, monkeypatc
     cost = MeasuredCosts(tmp_path / "r.jsonl", host(), 1, **FAST)
     assert cost.ensure(tasks) == 4 and len(calls) == 5
     later = MeasuredCosts(tmp_path / "r.jsonl", host(), 1, **FAST)
-    assert [cost.known(t).seconds for t in tasks] == [later.known(t).seconds for t in tasks]
-    assert cost.known(tasks[1]).seconds == 1.2e-3
+    assert [cost.price_of(t).seconds for t in tasks] == [later.price_of(t).seconds for t in tasks]
+    assert cost.price_of(tasks[1]).seconds == 1.2e-3
 
 
 def test_a_task_that_fails_costs_without_end_and_is_tried_twice(tmp_path):

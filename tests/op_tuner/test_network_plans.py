@@ -68,7 +68,7 @@ def settle(plans):
 def test_without_records_the_plan_is_the_predicted_one(plans):
     wanted = plans.wanted()
     assert plans.changes() == ()
-    assert all(w.count == w.base for w in wanted) and sum(w.count for w in wanted) >= 6
+    assert all(w.count == w.predicted_count for w in wanted) and sum(w.count for w in wanted) >= 6
     rivals = [w for w in wanted if w.targets]
     assert rivals and all(t > 0 and w.expected < math.inf for w in rivals for t in w.targets)
 
@@ -80,7 +80,8 @@ def test_a_rival_below_its_target_enters_and_is_compiled(plans, compiled):
     records = tell(plans, rival.task, min(rival.targets) / 2)
     after = {w.task.digest: w for w in plans.wanted()}
     assert after[rival.task.digest].count > rival.count and plans.changes()
-    assert any(w.base and not w.count for w in after.values()), "what it replaces stays, to compare with"
+    replaced = [w for w in after.values() if w.predicted_count and not w.count]
+    assert replaced, "what it replaces stays, to compare with"
     module = pipeline.compile(zoo.build("digits"), threads=1, records=records.path)
     assert sorted(compiled) == sorted(d for d, w in after.items() for _ in range(w.count))
     plain = pipeline.compile(zoo.build("digits"), threads=1)
@@ -112,10 +113,10 @@ def test_a_plan_that_is_slower_in_the_network_is_not_made(plans, compiled):
     assert plans.calls == now and not plans.pair().heard, "a tuner asks again"
     pipeline.compile(zoo.build("digits"), threads=1, records=records.path)
     assert Counter(compiled) == first, "a compilation waits for the answer"
-    plans.deciding = True
+    plans.final = True
     plans.wanted()
     assert plans.calls == first, "as a tuner does at its end"
-    plans.deciding = False
+    plans.final = False
     plans.wanted()
     pair = plans.pair()
     for _ in range(2):
@@ -143,13 +144,13 @@ def test_a_measured_plan_is_compared_with_the_predicted_one(plans, tmp_path, mon
 
     monkeypatch.setattr(network_turns, "take_turns", take_turns)
     store = KernelStore(folder=tmp_path / "kernels")
-    assert network_turns.compare(plans, records, store)
+    assert network_turns.compare_plans(plans, records, store)
     other, plain = taken[0]
     assert rival.task.digest in other and rival.task.digest not in plain and plain >= set(first)
     assert plans.pair().refused == slower
     plans.wanted()
     assert (plans.calls == first) == slower
-    assert not network_turns.compare(plans, records, store), "what is known is not asked again"
+    assert not network_turns.compare_plans(plans, records, store), "what is known is not asked again"
     assert len(taken) == 1 + disturbed
 
 
@@ -163,7 +164,7 @@ def test_a_measured_plan_whose_module_fails_is_not_made(plans, tmp_path, monkeyp
     ended = Turns([], failed, "crash", "SIGSEGV")
     monkeypatch.setattr(network_turns, "take_turns", lambda *args, **how: ended)
     store = KernelStore(folder=tmp_path / "kernels")
-    assert network_turns.compare(plans, records, store) == (failed == 0)
+    assert network_turns.compare_plans(plans, records, store) == (failed == 0)
     plans.wanted()
     assert (plans.calls == first) == (failed == 0)
 
@@ -185,7 +186,7 @@ def test_tuning_one_task_does_not_promise_as_much_of_another(plans):
     tuned = {w.task.digest: w.expected for w in plans.wanted() if w.targets}
     same = tuned.keys() & expected.keys() - {wanted.task.digest}
     assert same and {d: tuned[d] for d in same} == {d: expected[d] for d in same}
-    assert plans._costs.known(wanted.task).default == 1e-3
+    assert plans._costs.price_of(wanted.task).default == 1e-3
 
 
 def drawn(task, seed):
@@ -218,7 +219,7 @@ def test_the_plan_without_measuring_has_the_configs_that_records_say(plans, tmp_
     settle(plans)
     rival = max((w for w in plans.wanted() if w.targets and not w.count), key=lambda w: w.targets[0])
     tell(plans, rival.task, min(rival.targets) / 2)
-    wanted = [w for w in plans.wanted() if w.base and Space(w.task).size() > 1]
+    wanted = [w for w in plans.wanted() if w.predicted_count and Space(w.task).size() > 1]
     left = next(w.task for w in wanted if not w.count)
     both = next(w.task for w in wanted if w.count)
     other = {t.digest: unlike_default(t) for t in (left, both)}

@@ -451,7 +451,8 @@ def test_a_rival_that_becomes_faster_enters_the_plan(tasks, records):
     found = tuner(plan(), records, measure, replan=plan)
     found.run(trials=40)
     first, second = found.tasks
-    assert (first.count, first.wanted.base) == (0, 2) and (second.count, second.wanted.base) == (2, 0)
+    assert (first.count, first.wanted.predicted_count) == (0, 2)
+    assert (second.count, second.wanted.predicted_count) == (2, 0)
     assert found.before == pytest.approx(2 * 7e-3) and found.after == 2 * second.after < 2 * 7e-3 * 0.9
     assert len(second.times[second.best]) == CONFIRMED, "what enters the plan is confirmed"
     assert second.trials > 1 and plan.asked < 40
@@ -497,7 +498,7 @@ def test_what_a_plan_brings_is_measured_in_turn(tasks, records):
 
 def test_rivals_far_away_get_no_trials(tasks, records):
     one, other = tasks
-    far = replace(other, count=0, base=0, targets=(1e-4,), expected=1.0)
+    far = replace(other, count=0, predicted_count=0, targets=(1e-4,), expected=1.0)
     measure = Measurer()
     tuner([one, far], records, measure).run(trials=20)
     assert {name for name, _ in measure.seen} == {"double"}

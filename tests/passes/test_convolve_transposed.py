@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from burnish.compiler.ops.conv import ConvTranspose
 from burnish.compiler.ops.elementwise import Unary
-from burnish.graph_passes.transposed import convolve_transposed
+from burnish.graph_passes.convolve_transposed import convolve_transposed
 
 from .make import assert_same, make, op_names
 

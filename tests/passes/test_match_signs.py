@@ -13,8 +13,8 @@ from burnish.compiler.ops.movement import Concat, Reshape, Slice, Transpose
 from burnish.compiler.ops.pool import MaxPool
 from burnish.compiler.ops.quantize import DequantizeLinear, QuantizeLinear, requantize
 from burnish.compiler.target import get_target
-from burnish.graph_passes.byte_signs import match_signs
 from burnish.graph_passes.fold import fold
+from burnish.graph_passes.match_signs import match_signs
 
 from .make import feed, make
 

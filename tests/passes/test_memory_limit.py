@@ -127,7 +127,7 @@ def test_sizes_are_those_of_packed_weights(name):
     planner = Planner(graph, BLOCK, PredictedCost(TARGET, THREADS), 1e-4)
     checked = 0
     for n, node in enumerate(graph.nodes):
-        for decision in planner.options[n]:
+        for decision in planner.decisions[n]:
             packer = Packer(graph, BLOCK)
             reads = packer.pack(node, decision).reads
             held = {**graph.constants, **packer.constants}

@@ -96,10 +96,10 @@ def test_what_is_no_pair(change):
 def test_plan_has_least_cost(seed):
     """Over every combination of the alternatives, halves of pairs without the other half included."""
     planner = Planner(fused(network()), BLOCK, RandomCost(seed), 1e-5)
-    choices = itertools.product(*(range(len(o)) for o in planner.options.values()))
+    choices = itertools.product(*(range(len(o)) for o in planner.decisions.values()))
     best = min(planner.plan(dict(enumerate(choice))).cost for choice in choices)
     solution = solve(planner.problem(), max_nodes=2000)
-    plan = planner.plan({n: solution.choice[f"n{n}"] for n in planner.options})
+    plan = planner.plan(planner.choice_of(solution.choice))
     assert solution.optimal
     assert plan.cost == pytest.approx(best) == pytest.approx(solution.cost)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from burnish.errors import InfeasibleError, InputError
-from burnish.graph_passes.pbqp import Problem, brute_force, closed, evaluate, path, solve
+from burnish.graph_passes.pbqp import Problem, brute_force, evaluate, solve
 
 from . import pbqp_graphs as graphs
 
@@ -160,38 +160,3 @@ def test_wrong_input_is_refused(nodes: dict, edges: dict, message: str) -> None:
         solve(Problem(nodes, edges))
     with pytest.raises(InputError, match=message):
         brute_force(Problem(nodes, edges))
-
-
-def test_closed_conversions_are_shortest_paths() -> None:
-    for seed in range(30):
-        rng = np.random.default_rng(seed)
-        direct = np.where(rng.random((6, 6)) < 0.4, np.inf, rng.integers(0, 9, (6, 6)).astype(float))
-        costs, hops = closed(direct)
-        for start, end in itertools.product(range(6), repeat=2):
-            ways = [
-                sum(direct[a, b] for a, b in itertools.pairwise((start, *middle, end)))
-                for count in range(5)
-                for middle in itertools.permutations(set(range(6)) - {start, end}, count)
-            ]
-            assert costs[start, end] == (0 if start == end else min(ways))
-            if costs[start, end] == np.inf:
-                with pytest.raises(InfeasibleError, match=f"from layout {start} to layout {end}"):
-                    path(hops, start, end)
-            else:
-                way = path(hops, start, end)
-                assert way[0] == start and way[-1] == end
-                assert sum(direct[a, b] for a, b in itertools.pairwise(way)) == costs[start, end]
-
-
-def test_closed_keeps_a_direct_conversion_that_costs_the_same() -> None:
-    direct = np.array([[0, 0.1, 0.3], [np.inf, 0, 0.2], [np.inf, np.inf, 0]])
-    _, hops = closed(direct)
-    assert path(hops, 0, 2) == (0, 2) and path(hops, 1, 1) == (1,)
-
-
-@pytest.mark.parametrize(
-    "wrong", [np.zeros((2, 3)), np.array([[0, -1.0], [1, 0]]), np.array([[0, np.nan], [1, 0]])]
-)
-def test_closed_refuses_wrong_costs(wrong: np.ndarray) -> None:
-    with pytest.raises(InputError):
-        closed(wrong)

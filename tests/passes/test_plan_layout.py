@@ -139,15 +139,15 @@ def test_plan_has_least_cost(model, seed):
     graph = fused(model())
     planner = Planner(graph, BLOCK, RandomCost(seed), 1e-5)
     rng = np.random.default_rng(seed)
-    for n, options in planner.options.items():
+    for n, options in planner.decisions.items():
         kept = sorted(rng.choice(len(options), min(3, len(options)), replace=False))
-        planner.options[n] = [options[i] for i in kept]
+        planner.decisions[n] = [options[i] for i in kept]
         planner.costs[n] = planner.costs[n][kept]
-    assert sum(len(o) > 1 for o in planner.options.values()) >= (6 if model is network else 3)
-    choices = itertools.product(*(range(len(o)) for o in planner.options.values()))
+    assert sum(len(o) > 1 for o in planner.decisions.values()) >= (6 if model is network else 3)
+    choices = itertools.product(*(range(len(o)) for o in planner.decisions.values()))
     best = min(planner.plan(dict(enumerate(choice))).cost for choice in choices)
     solution = solve(planner.problem(), max_nodes=2000)
-    plan = planner.plan({n: solution.choice[f"n{n}"] for n in planner.options})
+    plan = planner.plan(planner.choice_of(solution.choice))
     assert solution.optimal
     assert plan.cost == pytest.approx(best)
     assert solution.cost == pytest.approx(best)
@@ -287,7 +287,7 @@ def test_an_output_that_is_read_plain_is_copied_once():
         if decisions[0].writes == blocked:
             seen += 1
             planner = Planner(graph, BLOCK, RandomCost(1), 1e-5)
-            choice = {n: planner.options[n].index(d) for n, d in enumerate(decisions)}
+            choice = {n: planner.decisions[n].index(d) for n, d in enumerate(decisions)}
             plan = planner.plan(choice)
             done = apply_plan(graph, TARGET, plan)
             copies = [n for n in done.nodes if n.name.endswith(")")]

@@ -15,7 +15,7 @@ from burnish.graph_passes.assign_layouts import apply_plan
 from burnish.graph_passes.make_tasks import kernel_tasks
 from burnish.graph_passes.plan_layout import PlanOptions, plan_layout
 from burnish.graph_passes.predict import MODEL, PredictedCost, _taps_inside
-from burnish.graph_passes.task_cost import HOPELESS, decided_task, plan_choices, price_graph
+from burnish.graph_passes.task_cost import HOPELESS, cost_by_records, decided_task, plan_choices
 from burnish.op_tuner.costs import conversion_task
 from onnx import TensorProto, helper, numpy_helper
 
@@ -40,14 +40,14 @@ class Told:
     def refuses(self, first, other):
         return True
 
-    def known(self, task):
+    def price_of(self, task):
         found = self.seconds(task)
         return None if found is None else Price(found, "record", f"r{task.digest[:6]}", self.spread)
 
 
 def prices(graph, told):
     copy = partial(conversion_task, target=TARGET, threads=1)
-    return price_graph(graph, plan_choices(graph, PREDICTED, PlanOptions(), copy), PlanOptions(), told)
+    return cost_by_records(graph, plan_choices(graph, PREDICTED, PlanOptions(), copy), PlanOptions(), told)
 
 
 def choices(graph):
@@ -122,8 +122,8 @@ def test_what_is_priced_is_what_runs():
     graph = fused(squeezed())
     copy = partial(conversion_task, target=TARGET, threads=1)
     found = plan_choices(graph, PREDICTED, PlanOptions(), copy)
-    run = kernel_tasks(apply_plan(graph, TARGET, found.kept), TARGET, 1)
-    assert {t.digest for t in found.run_by(graph, found.kept)} == {t.digest for t in run.values()}
+    run = kernel_tasks(apply_plan(graph, TARGET, found.predicted_plan), TARGET, 1)
+    assert {t.digest for t in found.run_by(graph, found.predicted_plan)} == {t.digest for t in run.values()}
     assert any(layout for t in run.values() for _, layout in t.layouts if "mul" in t.name)
 
 
