@@ -27,8 +27,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from burnish.commands.bench import relative_error
-from burnish.commands.peers.base import TOLERANCE
+from burnish.commands.outputs import relative_error
+from burnish.commands.peers.base import PRECISION_TOLERANCE
 from burnish.compiler.build_kernel import Kernel, build_kernel, device_program
 from burnish.compiler.code_version import compiler_version
 from burnish.compiler.cuda_device import is_usable
@@ -230,7 +230,7 @@ class Bench:
             return {io.name: context.output(prefix + io.name).view(t.dtype.numpy) for io, t in kinds}
 
         error = relative_error(results(OTHER), results(""))
-        if error <= TOLERANCE[self.precision]:
+        if error <= PRECISION_TOLERANCE[self.precision]:
             return ""
         return f"differs from the default config's results by {error:.1e} of their scale"
 

@@ -23,20 +23,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx
 
-from ..compiler.ir.graph import interpret
 from ..compiler.target import allowed_cpus
-from ..errors import BurnishError, InputError
-from ..frontends.onnx.importer import import_onnx
+from ..errors import InputError
 from ..models.zoo import random_inputs
 from ..op_tuner.own_cores import OwnCores
 from .cuda_machine import CudaMachine
-from .flops import count_flops
+from .flops import nominal_flops
 from .intervals import Interval, median_interval
 from .machine import Limits, Machine, describe_machine, measure_limits
-from .peers import Network, OnnxRuntime, Peer, Runner
-from .peers.base import TOLERANCE, least_tolerance
-
-MakeInputs = Callable[[onnx.ModelProto, int], Mapping[str, np.ndarray]]
+from .outputs import defined_outputs, least_tolerance, reason_of, reference_outputs, relative_error, wrong
+from .peers import Network, Peer, Runner
+from .peers.base import PRECISION_TOLERANCE
 
 REFERENCE, DEFINITIONS = "the reference", "the operators' definitions"  # in place of a contestant's name
 NOT_MEASURED = "not measured: "  # begins the reason of a row where nothing was wrong
@@ -128,7 +125,6 @@ def bench(
     rounds: int = 7,
     seed: int = 0,
     min_seconds: float = 0.1,
-    make_inputs: MakeInputs = random_inputs,
     progress: Callable[[str], None] = lambda message: None,
     device: CudaMachine | None = None,
     on_cpu: bool = True,
@@ -138,12 +134,16 @@ def bench(
 ) -> BenchResult:
     """Compare `contestants`: subjects (Burnish) and peers, of which the fastest is what all are held against.
 
-    A contestant that is not installed, fails or gives wrong outputs is a row that says so. `make_inputs`
-    gives the inputs of a model from a seed; `progress` is told what happens next. On a GPU, `device` is what
-    it can do, and without a `name` there is none: every row says so; not `on_cpu` are subjects on other GPUs,
-    too, whose limits are not known. `compare` takes a session's measurements elsewhere (`bench_apart`).
-    `ahead` is called before each model, `keep` behind each model and number of threads, with what there is
-    so far. Raises InputError for fewer than 1 round or thread.
+    A contestant that is not installed, fails or gives wrong outputs is a row that says so.
+
+    progress  is told what happens next
+    device    limits of the NVIDIA GPU that all run on; without a `name` there is none, and every row says so
+    on_cpu    False where subjects run on a GPU, whose limits are not known without `device`
+    compare   takes a session's measurements elsewhere (`bench_apart`)
+    ahead     is called before each model
+    keep      is called behind each model and number of threads, with what there is so far
+
+    InputError for fewer than 1 round or thread.
     """
     if rounds < 1 or min(threads, default=0) < 1:
         raise InputError(f"bench needs at least 1 round and 1 thread, not rounds={rounds}, threads={threads}")
@@ -165,7 +165,15 @@ def bench(
         ahead(name, model)
         network = Network(name, model)
         for count in (0,) if device else threads:
-            session = Session(network, count, rounds, seed, min_seconds, make_inputs, progress, missing)
+            session = Session(
+                network=network,
+                threads=count,
+                rounds=rounds,
+                seed=seed,
+                min_seconds=min_seconds,
+                progress=progress,
+                missing=missing,
+            )
             groups.append((compare or Session.compare)(session, contestants, versions))
             keep(found())
     if device is None:
@@ -182,32 +190,6 @@ def _best(first: Limits, second: Limits) -> Limits:
     )
 
 
-def relative_error(
-    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], exact: bool = False
-) -> float:
-    """The largest difference over all outputs, relative to the output's largest absolute expected value.
-
-    A difference in shape, or a NaN or infinity on one side only, is infinite; where integers and bools are to
-    be `exact`, any of theirs is.
-    """
-    worst = 0.0
-    for name, want in expected.items():
-        have = found.get(name)
-        if have is None or have.shape != want.shape:
-            return float("inf")
-        if exact and want.dtype.kind in "iub" and not np.array_equal(have, want):
-            return float("inf")
-        a, b = have.astype(np.float64), want.astype(np.float64)
-        finite = np.isfinite(b)
-        if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-            return float("inf")
-        if finite.any():
-            a, b = a[finite], b[finite]
-            difference = float(np.abs(a - b).max()) / (float(np.abs(b).max()) or 1.0)
-            worst = max(worst, difference if np.isfinite(difference) else float("inf"))
-    return worst
-
-
 @dataclass
 class _Entry:
     """A contestant that is still in the running, and its row so far."""
@@ -217,10 +199,7 @@ class _Entry:
     runner: Runner | None = None
 
     def fail(self, error: BaseException | str) -> None:
-        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        if isinstance(error, BurnishError):
-            reason = str(error)
-        self.row = replace(self.row, reason=" ".join(reason.split())[:300])
+        self.row = replace(self.row, reason=reason_of(error))
         self.close()
 
     def close(self) -> None:
@@ -248,7 +227,6 @@ class Session:
     rounds: int
     seed: int
     min_seconds: float
-    make_inputs: MakeInputs
     progress: Callable[[str], None]
     missing: str | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -263,7 +241,7 @@ class Session:
             for peer in contestants
         ]
         cores = OwnCores(self.threads if self.threads == len(allowed_cpus()) else 0, share=WAITING)
-        inputs = self.make_inputs(self.network.model, self.seed)
+        inputs = random_inputs(self.network.model, self.seed)
         expected: Mapping[str, np.ndarray] | None = None
         if not self.missing and REFERENCE not in self.failed:
             self.begins(REFERENCE)
@@ -294,7 +272,7 @@ class Session:
         return Group(
             self.network.name,
             self.threads,
-            nominal_flops(self.network, inputs),
+            nominal_flops(self.network.model, inputs),
             expected is not None,
             fastest,
             rows,
@@ -346,7 +324,7 @@ class Session:
             raise SpoiltError(entry.peer.name, entry.row.reason)
 
     def _round(self, entries: Sequence[_Entry], index: int, cores: OwnCores) -> None:
-        inputs = self.make_inputs(self.network.model, self.seed + 1 + index)
+        inputs = random_inputs(self.network.model, self.seed + 1 + index)
         start = index % max(1, len(entries))
         for entry in (*entries[start:], *entries[:start]):
             if entry.runner is None:
@@ -369,36 +347,6 @@ def place(threads: int) -> str:
     return f"{threads} thread{'' if threads == 1 else 's'}" if threads else "GPU"
 
 
-def nominal_flops(network: Network, inputs: Mapping[str, np.ndarray]) -> int | None:
-    """None where the model's shapes do not give them, or what it multiplies stands in branches."""
-    try:
-        return count_flops(network.model, {name: array.shape for name, array in inputs.items()}) or None
-    except BurnishError:
-        return None
-
-
-def reference_outputs(network: Network, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-    """onnxruntime's, without optimisation; None where it is not installed or cannot run the network."""
-    reference = OnnxRuntime()
-    if reference.available() is not None:
-        return None
-    try:
-        runner = reference.reference(network)
-        outputs = runner.run(inputs)
-        runner.close()
-    except Exception:  # an operator that onnxruntime lacks: the rows are shown as unchecked
-        return None
-    return outputs
-
-
-def defined_outputs(network: Network, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray] | None:
-    """By the operators' definitions in numpy; None where they are not known or take too much memory."""
-    try:
-        return interpret(import_onnx(network.model), inputs)
-    except (BurnishError, MemoryError):
-        return None
-
-
 def settle(longest: float = 2.0) -> None:
     """Wait until the other threads of this process sleep, at most `longest` seconds."""
     slice_seconds = 0.01
@@ -419,20 +367,6 @@ def _calibrate(runner: Runner, inputs: Mapping[str, np.ndarray], min_seconds: fl
     return max(1, min(MOST_REPEATS, round(repeats * min_seconds / seconds)))
 
 
-def wrong(
-    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], error: float, limit: float
-) -> str:
-    """How outputs that differ too much do so, in a line."""
-    for name, want in expected.items():
-        if name not in found:
-            return f"wrong: no output '{name}'"
-        if found[name].shape != want.shape:
-            return f"wrong: output '{name}' is {found[name].shape}; expected {want.shape}"
-        if want.dtype.kind in "iub" and np.isinf(error) and not np.array_equal(found[name], want):
-            return f"wrong: output '{name}', {want.dtype}, is not equal"
-    return f"wrong: differs by {error:.1e} of scale (at most {limit:.0e} is right)"
-
-
 def _with_speeds(rows: Sequence[Row]) -> tuple[tuple[Row, ...], str | None]:
     """Rows with their medians and paired ratios, and the name of the fastest f32 peer."""
     done = [
@@ -442,7 +376,7 @@ def _with_speeds(rows: Sequence[Row]) -> tuple[tuple[Row, ...], str | None]:
         for row in rows
     ]
     peers = [row for row in done if row.median_seconds and not row.subject]
-    exact = tuple(TOLERANCE)
+    exact = tuple(PRECISION_TOLERANCE)
     best = _fastest(peers, exact[:1])
 
     def compared(row: Row) -> Row:

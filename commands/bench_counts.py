@@ -19,12 +19,11 @@ import numpy as np
 import onnx
 
 from ..compiler.target import Target
-from ..errors import BurnishError
 from ..models.zoo import random_inputs
 from ..op_tuner.simulated import Emulation
-from .bench import nominal_flops, reference_outputs, relative_error, wrong
+from .flops import nominal_flops
+from .outputs import least_tolerance, reason_of, reference_outputs, relative_error, wrong
 from .peers import EmulatedPeer, Network
-from .peers.base import least_tolerance
 
 ENOUGH = 2e9
 """FLOP in the runs of a peer: starting Python differs by some million instructions between two processes."""
@@ -107,7 +106,7 @@ def count(
             network = Network(title, model)
             inputs = random_inputs(model, seed)
             expected = reference_outputs(network, inputs)
-            enough = math.ceil(ENOUGH / (nominal_flops(network, inputs) or ENOUGH))
+            enough = math.ceil(ENOUGH / (nominal_flops(model, inputs) or ENOUGH))
             rows, more = [], max(runs, min(enough, MOST))
             for peer in contestants:
                 progress(f"{title}: counting {peer.name}")
@@ -141,7 +140,6 @@ def _count(
             if not error <= limit:
                 return replace(row, reason=wrong(found, expected, error, limit))
     except Exception as error:  # whatever another library's way here raises is a row, not the end
-        text = str(error) if isinstance(error, BurnishError) else f"{type(error).__name__}: {error}"
-        return replace(row, reason=" ".join(text.split())[:300])
+        return replace(row, reason=reason_of(error))
     counts = {kind: (more[kind] - one[kind]) / runs for kind in KINDS}
     return replace(row, counts=counts, process=one["instructions"])

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .bench import relative_error
-from .peers.base import TOLERANCE
+from .outputs import relative_error
+from .peers.base import PRECISION_TOLERANCE
 
-TOLERANCES = {"float32": 1e-4, "float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
+DTYPE_TOLERANCE = {"float32": PRECISION_TOLERANCE["f32"], "float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest right difference, relative to a tensor's largest absolute value. Others round narrow floats after
 every operator, Burnish after every fused one. Integers and bools must be equal."""
 
@@ -51,9 +51,9 @@ def compare(
     `least`: the tolerance of floats and 8-bit integers at least, `least_tolerance` of the network.
     """
     type = f"{expected.dtype}[{','.join(map(str, expected.shape))}]"
-    limit = TOLERANCES.get(str(expected.dtype), 0.0)
+    limit = DTYPE_TOLERANCE.get(str(expected.dtype), 0.0)
     if expected.dtype == np.float32:
-        limit = max(limit, TOLERANCE[precision])
+        limit = max(limit, PRECISION_TOLERANCE[precision])
     if expected.dtype.kind not in "iub" or expected.dtype in (np.int8, np.uint8):
         limit = max(limit, least)
     if found.dtype != expected.dtype or found.shape != expected.shape:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnx.shape_inference
@@ -40,6 +41,14 @@ def count_flops(model: onnx.ModelProto, inputs: Mapping[str, Shape] | None = Non
             raise
         shapes.known = {name: type.dims for name, type in graph.types.items()} | shapes.known
         return _counted(shapes)
+
+
+def nominal_flops(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> int | None:
+    """None where the model's shapes do not give them, or what it multiplies stands in branches."""
+    try:
+        return count_flops(model, {name: array.shape for name, array in inputs.items()}) or None
+    except BurnishError:
+        return None
 
 
 def _counted(shapes: _Shapes) -> int:

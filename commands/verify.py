@@ -23,8 +23,8 @@ from ..op_tuner.child import ChildEnded, answer_of
 from ..pipeline import Module, load
 from .compare import Check, compare, same_bits
 from .options import PRECISION, SEED, compile_options, thread_counts
+from .outputs import least_tolerance
 from .peers import Network, OnnxRuntime
-from .peers.base import least_tolerance
 from .source import Source, find_source, open_module, random_feeds
 
 Arrays = Mapping[str, np.ndarray]

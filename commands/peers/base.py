@@ -110,17 +110,8 @@ class Runner(ABC):
         """Free what the garbage collector would not."""
 
 
-TOLERANCE = {"f32": 1e-4, "tf32": 2e-2, "f16": 5e-2, "bf16": 5e-2}
+PRECISION_TOLERANCE = {"f32": 1e-4, "tf32": 2e-2, "f16": 5e-2, "bf16": 5e-2}
 """By precision, the most exact one first: the largest difference of a right output, over the largest."""
-QUANTISED = 5e-2
-"""The same of networks that round to 8 bits: what falls on the other side of a tie is a whole step off."""
-
-
-def least_tolerance(model: onnx.ModelProto) -> float:
-    """What outputs may differ by in any precision."""
-    return (
-        QUANTISED if any("Quantize" in n.op_type or "QLinear" in n.op_type for n in model.graph.node) else 0.0
-    )
 
 
 class Peer(ABC):
@@ -137,7 +128,7 @@ class Peer(ABC):
     modules: tuple[str, ...] = ()
     precision: str = "f32"
     subject: bool = False
-    tolerance: float = 1e-4
+    tolerance: float = PRECISION_TOLERANCE["f32"]
     tuning: Mapping[tuple[str, int], float] = MappingProxyType({})
 
     def available(self) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import TOLERANCE, Arrays, Network, Peer, Runner
+from .base import PRECISION_TOLERANCE, Arrays, Network, Peer, Runner
 
 NOTABLE = 0.1
 
@@ -82,7 +82,7 @@ class Burnish(Peer):
     ):
         self.compile = compile
         self.name = name if precision == "f32" else f"{name}-{precision}"
-        self.precision, self.tolerance = precision, TOLERANCE[precision]
+        self.precision, self.tolerance = precision, PRECISION_TOLERANCE[precision]
         self.cuda = cuda
         self.tuning = {} if tuning is None else tuning  # filled later
 

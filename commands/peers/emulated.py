@@ -19,7 +19,7 @@ import numpy as np
 from ...compiler.target import Target
 from ...errors import InputError, ToolError
 from ...settings import EMULATOR_ROOT
-from .base import Arrays, Network
+from .base import PRECISION_TOLERANCE, Arrays, Network
 from .burnish_peer import Burnish, algorithms
 from .litert_peer import fit
 from .tflite import CHANNELS_FIRST, CHANNELS_LAST, load_schema, to_tflite
@@ -43,7 +43,7 @@ class EmulatedPeer(ABC):
 
     name: str
     subject: bool = False
-    tolerance: float = 1e-4
+    tolerance: float = PRECISION_TOLERANCE["f32"]
 
     def version(self) -> str:
         """ToolError where it is not installed."""

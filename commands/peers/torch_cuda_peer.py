@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...compiler.in_child import in_child
-from .base import TOLERANCE, Arrays, Network, Peer, Runner
+from .base import PRECISION_TOLERANCE, Arrays, Network, Peer, Runner
 from .torch_graph import torch_module
 
 WAYS = ("eager", "graph", "compile", "max-autotune")
@@ -32,7 +32,7 @@ class TorchCuda(Peer):
         parts = ["torch", way, precision]
         self.name = "-".join(part for part in parts if part not in ("eager", "f32"))
         self.way, self.precision, self.device = way, precision, device
-        self.tolerance = TOLERANCE[precision]
+        self.tolerance = PRECISION_TOLERANCE[precision]
 
     def available(self) -> str | None:
         reason = super().available()

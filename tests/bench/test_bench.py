@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from burnish.commands import bench as engine
 from burnish.commands import bench_report
-from burnish.commands.bench import bench, relative_error, settle
+from burnish.commands.bench import bench, settle
+from burnish.commands.outputs import relative_error
 from burnish.commands.peers import OnnxRuntime, Peer, Runner
 from burnish.errors import InputError, ToolError
 

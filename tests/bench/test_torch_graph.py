@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from burnish.commands.bench import reference_outputs, relative_error
+from burnish.commands.outputs import reference_outputs, relative_error
 from burnish.commands.peers import Network
 from burnish.commands.peers.torch_graph import torch_module
 from burnish.errors import UnsupportedError

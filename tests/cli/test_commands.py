@@ -22,8 +22,8 @@ from burnish.commands import bench_command, source
 from burnish.commands import compile as compile_command
 from burnish.commands import run as run_command
 from burnish.commands.compare import compare
+from burnish.commands.outputs import least_tolerance
 from burnish.commands.peers import OnnxRuntime
-from burnish.commands.peers.base import least_tolerance
 from burnish.compiler.target import host
 from burnish.op_tuner.costs import MeasuredCosts
 from burnish.op_tuner.record import PLAN

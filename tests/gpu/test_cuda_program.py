@@ -9,7 +9,7 @@ from pathlib import Path
 import burnish
 import numpy as np
 import pytest
-from burnish.commands.bench import reference_outputs
+from burnish.commands.outputs import reference_outputs
 from burnish.commands.peers import Network
 from burnish.models import zoo
 from burnish.runtime.build import HERE, include_dir, source_dir
