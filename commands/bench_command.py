@@ -54,9 +54,9 @@ Networks = Sequence[tuple[str, onnx.ModelProto]]
 @click.option(
     "--against",
     metavar="NAMES",
-    help=f"Other libraries: {', '.join(peers.NAMES)}, all, none. Those not installed are rows that say so. "
+    help=f"Other libraries: {', '.join(peers.HOST)}, all, none. Those not installed are rows that say so. "
     f"Default: {','.join(peers.DEFAULT)}. For CUDA targets: {', '.join(peers.CUDA)}; default: torch. "
-    "Under an emulator: onnxruntime, litert, arm-compute; default: onnxruntime.",
+    f"Under an emulator: {', '.join(peers.EMULATED)}; default: onnxruntime.",
 )
 @click.option(
     "--batch",

@@ -80,18 +80,18 @@ class LiteRT(Peer):
     packages = ("ai-edge-litert",)
     modules = ("ai_edge_litert",)
 
-    def __init__(self, files: Mapping[str, str | Path]):
+    def __init__(self, files: Mapping[str, Path]):
         self.files = dict(files)
 
     def prepare(self, network: Network, threads: int) -> Runner:
         path = self.files.get(network.name)
-        if path is not None and not Path(path).is_file():
+        if path is not None and not path.is_file():
             raise InputError(f"{path}: no such .tflite file")
         import ai_edge_litert
         from ai_edge_litert.interpreter import Interpreter
 
         site = Path(ai_edge_litert.__file__).parents[1]
-        data = Path(path).read_bytes() if path else to_tflite(network.model, load_schema(site))
+        data = path.read_bytes() if path else to_tflite(network.model, load_schema(site))
         interpreter = Interpreter(model_content=data, num_threads=threads)
         interpreter.allocate_tensors()
         return LiteRTRunner(interpreter, network, given=path is not None)
