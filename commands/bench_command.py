@@ -3,10 +3,10 @@ board, bench_counts.py counts instructions and bench_counts_report.py prints."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,10 @@ from .options import (
     parse_optional_counts,
     parse_precisions,
     thread_counts,
+    tuning_of,
     tuning_options,
 )
-from .source import find_source, static_model
+from .source import Source, find_source, static_model
 from .tune_first import tune_first
 
 Networks = Sequence[tuple[str, onnx.ModelProto]]
@@ -139,17 +140,90 @@ def command(
     which is no error, nor is a failure of another library; what Burnish cannot compile, or gives wrong
     results for, is one: the exit code is 1.
     """
-    for path in (json_file, markdown, html):
-        if path:
-            check_writable(path)
-    check_different(json_file, markdown, html, records, *(Path(m) for m in dict.fromkeys(models)))
+    files = _Files(json_file, markdown, html)
+    files.check(records, *map(Path, dict.fromkeys(models)))
     machine = get_target(target)
     emulated = simulates(machine)
-    tuning = {"trials": trials, "budget": budget} if trials is not None or budget is not None else {}
-    if emulated and (measure or tuning):
+    tuning = tuning_of(trials, budget)
+    _check_options(target, precisions, timed=measure or bool(tuning), root=root, tflite=tflite)
+    sources = _sources(models, dims, batches, values, tflite)
+    networks = [(source.name, static_model(source.read(), shapes, dims)) for source in sources]
+    own = partial(compile_model, target=target, cache=cache)
+    if against is None:
+        against = "onnxruntime" if emulated else "torch" if machine.cuda else ",".join(peers.DEFAULT)
+    names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
+    reports: Any = bench_counts_report if emulated else bench_report
+    result: Any
+    if emulated:
+        others = peers.find_emulated(names, peers.System.find(root, machine), tflite) if names else []
+        result = _counted(networks, own, others, machine, rounds=rounds, records=records, seed=seed)
+    else:
+        threads = (1,) if machine.cuda else threads
+        ahead = _Ahead(own, machine, threads, precisions, tuning=tuning, measure=measure, records=records)
+        contestants = [subject for kind in precisions for subject in _subjects(ahead, kind)]
+        contestants += peers.find_cuda(names, precisions) if machine.cuda else peers.find(names, tflite)
+        keep = partial(files.write, reports, so_far=True)
+        result = _timed(networks, contestants, ahead, rounds=rounds, seed=seed, keep=keep)
+    reports.report(result).show()
+    files.write(reports, result)
+    if failed := [row for group in result.groups for row in group.rows if row.subject and row.failed]:
+        raise BurnishError(
+            f"{len(failed)} of our own rows failed; {failed[0].contestant}: {failed[0].reason}"
+        )
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Where the result goes, beside standard output."""
+
+    json: Path | None
+    markdown: Path | None
+    html: Path | None
+
+    def check(self, *others: Path | None) -> None:
+        """InputError if one cannot be written, or is another one or one of the `others`."""
+        for path in (self.json, self.markdown, self.html):
+            if path:
+                check_writable(path)
+        check_different(self.json, self.markdown, self.html, *others)
+
+    def write(self, reports: Any, found: Any, so_far: bool = False) -> None:
+        """Whatever ends a long comparison, its rows until then are in all files."""
+        report = reports.report(found)
+        texts = (
+            (self.json, reports.to_json(found)),
+            (self.markdown, report.to_markdown()),
+            (self.html, report.to_html()),
+        )
+        for path, text in texts:
+            if path and not (so_far and path.exists() and not path.is_file()):  # a pipe takes one document
+                write_file(path, text)
+
+
+def _check_options(
+    target: str, precisions: Sequence[str], *, timed: bool, root: Path | None, tflite: Collection[str]
+) -> None:
+    """InputError for what the target does not take; `timed` is whether to tune or measure."""
+    machine = get_target(target)
+    emulated = simulates(machine)
+    if emulated and timed:
         raise InputError(f"{target} is not this machine, so nothing is timed; tune before, give --records")
     if root is not None and not emulated:
         raise InputError("--root is for targets that run under an emulator; see --target")
+    if tflite and machine.cuda:
+        raise InputError(f"--tflite: LiteRT is not compared with on {target}")
+    for precision in precisions:
+        require_precision(machine, precision)
+
+
+def _sources(
+    models: Sequence[str],
+    dims: Mapping[str, int],
+    batches: Sequence[int] | None,
+    values: Mapping[str, str],
+    tflite: Iterable[str],
+) -> list[Source]:
+    """Each model with each batch; InputError where two have one name, or a name of `tflite` is not theirs."""
     sources = [
         find_source(model, dims, only_model=True, batch=batch, values=values)
         for model in models
@@ -159,67 +233,48 @@ def command(
         raise InputError(
             f"two of the models are called {twice[0]}: rename a file, so that rows can be told apart"
         )
-    if tflite and machine.cuda:
-        raise InputError(f"--tflite: LiteRT is not compared with on {target}")
-    unknown = [name for name in tflite if name not in {source.name for source in sources}]
-    if unknown:
+    names = {source.name for source in sources}
+    if unknown := [name for name in tflite if name not in names]:
         raise InputError(f"--tflite {unknown[0]}: that is none of the models")
-    for precision in precisions:
-        require_precision(machine, precision)
-    networks = [(source.name, static_model(source.read(), shapes, dims)) for source in sources]
-    own = partial(compile_model, target=target, cache=cache)
-    if against is None:
-        against = "onnxruntime" if emulated else "torch" if machine.cuda else ",".join(peers.DEFAULT)
-    names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
-    reports: Any = bench_counts_report if emulated else bench_report
+    return sources
 
-    def write(found: Any, so_far: bool = False) -> None:
-        """Whatever ends a long comparison, its rows until then are in all files."""
-        report = reports.report(found)
-        texts = {json_file: reports.to_json(found), markdown: report.to_markdown(), html: report.to_html()}
-        for path, text in texts.items():
-            if path and not (so_far and path.exists() and not path.is_file()):  # a pipe takes one document
-                write_file(path, text)
 
-    result: Any
-    if emulated:
-        others = peers.find_emulated(names, peers.System.find(root, machine), tflite) if names else []
-        result = _counted(networks, own, others, machine, rounds=rounds, records=records, seed=seed)
-    else:
-        gpu = _find_cuda(machine) if machine.cuda else None
-        threads = (1,) if machine.cuda else threads
-        took: dict[str, dict[tuple[str, int], float]] = {kind: {} for kind in precisions}
-        contestants: list[peers.Peer] = []
-        for kind in precisions:
-            rounded = partial(own, precision=kind)
-            contestants += _subjects(rounded, measure, bool(tuning), records, machine.cuda, took[kind], kind)
-        contestants += peers.find_cuda(names, precisions) if machine.cuda else peers.find(names, tflite)
+@dataclass
+class _Ahead:
+    """What this compiler does before a network is compared: it tunes, and measures what plans choose from."""
 
-        def prepare(name: str, model: onnx.ModelProto, kind: str) -> None:
-            if tuning:
-                how = {**tuning, "records": records, "precision": kind}
-                took[kind].update(_tune(name, model, threads, target, **how))
-            if measure and machine.gpu:  # contestants' processes cannot: the driver is in use there
-                click.echo(f"{name}: measuring its kernels", err=True)
-                for count in threads:
-                    own(model, threads=count, measure=True, records=records, precision=kind)
+    compile: Callable[..., Module]
+    machine: Target
+    threads: Sequence[int]
+    precisions: Sequence[str]
+    tuning: Mapping[str, Any]
+    measure: bool
+    records: Path | None
+    took: dict[str, dict[tuple[str, int], float]] = field(default_factory=lambda: defaultdict(dict))
+    """Seconds of tuning by precision; network and number of threads."""
 
-        def ahead(name: str, model: onnx.ModelProto) -> None:
-            for kind in () if isinstance(gpu, str) else precisions:
-                try:
-                    prepare(name, model, kind)
-                except (ModelError, UnsupportedError, InfeasibleError) as error:  # its row says so, too
-                    click.echo(f"{name}: {error}", err=True)
+    def __call__(self, name: str, model: onnx.ModelProto) -> None:
+        for precision in self.precisions:
+            try:
+                self._prepare(name, model, precision)
+            except (ModelError, UnsupportedError, InfeasibleError) as error:  # its row says so, too
+                click.echo(f"{name}: {error}", err=True)
 
-        timed = partial(_timed, networks, contestants, machine, gpu)
-        keep = partial(write, so_far=True)
-        result = timed(threads=threads, rounds=rounds, seed=seed, ahead=ahead, keep=keep)
-    reports.report(result).show()
-    write(result)
-    if failed := [row for group in result.groups for row in group.rows if row.subject and row.failed]:
-        raise BurnishError(
-            f"{len(failed)} of our own rows failed; {failed[0].contestant}: {failed[0].reason}"
-        )
+    def _prepare(self, name: str, model: onnx.ModelProto, precision: str) -> None:
+        if self.tuning:
+            self._tune(name, model, precision)
+        if self.measure and self.machine.gpu:  # contestants' processes cannot: the driver is in use there
+            click.echo(f"{name}: measuring its kernels", err=True)
+            for count in self.threads:
+                self.compile(model, threads=count, measure=True, records=self.records, precision=precision)
+
+    def _tune(self, name: str, model: onnx.ModelProto, precision: str) -> None:
+        """A GPU's kernels are the same for all numbers of threads."""
+        alike = self.machine.gpu is not None
+        for count in self.threads[:1] if alike else self.threads:
+            how = {"target": self.machine, "records": self.records, "precision": precision, **self.tuning}
+            found = tune_first(name, model, count, **how)
+            self.took[precision] |= {(name, n): found.seconds for n in (self.threads if alike else (count,))}
 
 
 def _counted(
@@ -243,46 +298,40 @@ def _counted(
         )
 
 
-def _subjects(
-    own: Callable[..., Module],
-    measure: bool,
-    tuning: bool,
-    records: Path | None,
-    on_cuda: bool,
-    took: Mapping[tuple[str, int], float],
-    precision: str,
-) -> list[peers.Peer]:
-    """This compiler, with what it plans and finds in the ways that were asked for; tuning `took` so long."""
-    burnish = partial(peers.Burnish, cuda=on_cuda, precision=precision)
+def _subjects(ahead: _Ahead, precision: str) -> list[peers.Peer]:
+    """This compiler, with what it plans and finds in the ways that were asked for."""
+    own, records = partial(ahead.compile, precision=precision), ahead.records
+    burnish = partial(peers.Burnish, cuda=ahead.machine.cuda, precision=precision)
     subjects: list[peers.Peer] = [burnish(own)]
-    if measure:
+    if ahead.measure:
         measured = partial(own, measure=True, records=records)
         subjects.append(burnish(measured, "burnish-measured"))
-    if tuning and records is not None:
+    if ahead.tuning and records is not None:
         check_writable(records, (".jsonl",))
-    if tuning or (records is not None and not measure):
-        tuned = partial(own, records=records_path(records or default_path(), tuning))
-        subjects.append(burnish(tuned, "burnish-tuned", tuning=took))
+    if ahead.tuning or (records is not None and not ahead.measure):
+        tuned = partial(own, records=records_path(records or default_path(), bool(ahead.tuning)))
+        subjects.append(burnish(tuned, "burnish-tuned", tuning=ahead.took[precision]))
     return subjects
 
 
 def _timed(
     networks: Networks,
     contestants: Sequence[peers.Peer],
-    machine: Target,
-    gpu: CudaDevice | str | None,
+    ahead: _Ahead,
     *,
-    threads: Sequence[int],
     rounds: int,
     seed: int,
-    ahead: Callable[[str, onnx.ModelProto], None],
     keep: Callable[[BenchResult], None],
 ) -> BenchResult:
-    """What `contestants` take here, in turns; `gpu` is that of a CUDA target, or why there is none."""
+    """What `contestants` take here, in turns."""
+    machine = ahead.machine
+    gpu = _find_cuda(machine) if machine.cuda else None
     device = {"device": str(find_gpu(machine))} if machine.gpu and gpu is None else {}
     with _status() as (progress, status):
 
         def aside(name: str, model: onnx.ModelProto) -> None:
+            if isinstance(gpu, str):  # there is none
+                return
             status.stop()  # it has a display of its own
             try:
                 ahead(name, model)
@@ -294,8 +343,9 @@ def _timed(
             progress("measuring the GPU's peak")
             limits = CudaMachine(reason=gpu) if isinstance(gpu, str) else _limits(gpu)
         result = bench(
-            *(networks, contestants),
-            threads=threads,
+            networks,
+            contestants,
+            threads=ahead.threads,
             rounds=rounds,
             seed=seed,
             progress=progress,
@@ -341,15 +391,3 @@ def _status() -> Iterator[tuple[Callable[[str], None], Status]]:
                 console.print(message, highlight=False, soft_wrap=True, markup=False)
 
         yield progress, status
-
-
-def _tune(
-    name: str, model: onnx.ModelProto, threads: Sequence[int], target: str, **how: Any
-) -> dict[tuple[str, int], float]:
-    """Seconds that it took, by network and threads; a GPU's kernels are the same for all."""
-    gpu = get_target(target).gpu is not None
-    took: dict[tuple[str, int], float] = {}
-    for count in threads[:1] if gpu else threads:
-        found = tune_first(name, model, count, target=target, **how)
-        took |= {(name, n): found.seconds for n in (threads if gpu else (count,))}
-    return took

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ..compiler.ir.graph import print_graph
-from ..compiler.target import get_target, workers_of
+from ..compiler.target import Target, get_target, workers_of
 from ..debug import Log
 from ..errors import InputError
 from ..frontends.onnx.importer import import_onnx
@@ -26,9 +28,10 @@ from .options import (
     STORED,
     THREADS,
     compile_options,
+    tuning_of,
     tuning_options,
 )
-from .source import find_source, open_module
+from .source import Source, find_source, open_module
 from .tune_first import tune_first
 
 
@@ -91,7 +94,9 @@ def command(
     start = time.perf_counter()
     source = find_source(model, dims, only_model=True, values=values)
     machine = get_target(target)
-    tuning = {"trials": trials, "budget": budget} if trials is not None or budget is not None else {}
+    tuning = tuning_of(trials, budget)
+    sizes = {"shapes": shapes, "dims": dims}
+    planning = {"plan": plan, "accuracy": accuracy, "memory_limit": memory_limit, "precision": precision}
     if stop_after:
         if measure or tuning or records or weights != WEIGHT_FORMS[0]:
             raise InputError(
@@ -99,21 +104,7 @@ def command(
                 "--records, --weights"
             )
         workers = workers_of(machine, threads)
-        known = ["import", *passes(machine, workers)]
-        if stop_after not in known:
-            raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")
-        log = Log(check_folder(dump) if dump else None)
-        graph = log.step("import", lambda: import_onnx(source.model, shapes=shapes, dims=dims))
-        if stop_after != "import":
-            graph = optimise(
-                graph,
-                machine,
-                workers,
-                log,
-                stop_after,
-                plan_options(machine, plan, accuracy, memory_limit, precision),
-            )
-        click.echo(print_graph(graph))
+        _show_graph(source, machine, workers, stop_after, dump=dump, sizes=sizes, planning=planning)
         return
     if output is None:
         raise InputError("where to? give a file to write with -o, such as -o model.so")
@@ -123,18 +114,38 @@ def command(
         check_header(output.with_suffix(".h"))
     require_options(machine, weights, measure)
     log = Log(check_folder(dump) if dump else None)
-    planning = {"target": target, "plan": plan, "accuracy": accuracy}
-    planning |= {"precision": precision, "memory_limit": memory_limit}
+    planning["target"] = target
     if tuning:
         if records is not None:
             check_writable(records, (".jsonl",))
-        how = {"shapes": shapes, "dims": dims, "records": records, "weights": weights, **tuning, **planning}
+        how = {"records": records, "weights": weights, **sizes, **tuning, **planning}
         found = tune_first(source.name, source.model, threads, **how)
         records, threads = found.records, found.threads
     how = {"measure": measure, "records": records, "weights": weights, "cache": cache, "log": log}
-    module = open_module(source, shapes, dims, threads, **how, **planning)
+    module = open_module(source, threads=threads, **sizes, **how, **planning)
     module.save(output)
     click.echo(f"wrote {output}: {facts(module, output)}, {time.perf_counter() - start:.1f} s")
+
+
+def _show_graph(
+    source: Source,
+    machine: Target,
+    workers: int,
+    stop_after: str,
+    *,
+    dump: Path | None,
+    sizes: Mapping[str, Any],
+    planning: Mapping[str, Any],
+) -> None:
+    """Print the graph after one pass."""
+    known = ["import", *passes(machine, workers)]
+    if stop_after not in known:
+        raise InputError(f"--stop-after {stop_after!r}: expected one of {', '.join(known)}")
+    log = Log(check_folder(dump) if dump else None)
+    graph = log.step("import", lambda: import_onnx(source.model, **sizes))
+    if stop_after != "import":
+        graph = optimise(graph, machine, workers, log, stop_after, plan_options(machine, **planning))
+    click.echo(print_graph(graph))
 
 
 def facts(module: Module, output: Path) -> str:

@@ -213,6 +213,11 @@ def tuning_options(what: str, each: str = "") -> Callable[[F], F]:
     return add
 
 
+def tuning_of(trials: int | None, budget: float | None) -> dict[str, Any]:
+    """These options as `tune` takes them; empty where nothing is to be tuned."""
+    return {} if trials is None and budget is None else {"trials": trials, "budget": budget}
+
+
 ACCURACY = click.option(
     "--accuracy",
     type=click.FloatRange(min=0),
