@@ -34,6 +34,7 @@ from .machine import Limits, Machine, describe_machine, measure_limits
 from .outputs import defined_outputs, least_tolerance, reason_of, reference_outputs, relative_error, wrong
 from .peers import Network, Peer, Runner
 from .peers.base import PRECISION_TOLERANCE
+from .report import threads_text
 
 REFERENCE, DEFINITIONS = "the reference", "the operators' definitions"  # in place of a contestant's name
 NOT_MEASURED = "not measured: "  # begins the reason of a row where nothing was wrong
@@ -344,7 +345,7 @@ Compare = Callable[[Session, Sequence[Peer], Mapping[str, str]], Group]
 
 def place(threads: int) -> str:
     """Threads in words; 0 is a GPU."""
-    return f"{threads} thread{'' if threads == 1 else 's'}" if threads else "GPU"
+    return threads_text(threads) if threads else "GPU"
 
 
 def settle(longest: float = 2.0) -> None:

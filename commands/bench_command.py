@@ -44,6 +44,7 @@ from .options import (
     tuning_of,
     tuning_options,
 )
+from .report import say
 from .source import Source, find_source, static_model
 from .tune_first import tune_first
 
@@ -388,6 +389,6 @@ def _status() -> Iterator[tuple[Callable[[str], None], Status]]:
             if console.is_terminal:
                 status.update(message)
             elif "round" not in message:
-                console.print(message, highlight=False, soft_wrap=True, markup=False)
+                say(console, message)
 
         yield progress, status

@@ -29,7 +29,7 @@ from .options import (
 from .plan_page import page
 from .plan_report import SUMMARY_TITLES, Item, Report, microseconds, report, summary
 from .progress import show_progress
-from .report import NAME, console_of
+from .report import NAME, console_of, say, threads_text
 from .source import find_source
 
 WIDTH = 170
@@ -81,7 +81,7 @@ def command(
     with show_progress() as progress:
         cost = measured_cost(graph, machine, workers, options, **known, progress=progress)
     memory = memory_of_plans(graph, machine, workers)
-    title = f"{source.name}, {machine.name}, {workers} thread{'s' * (workers > 1)}"
+    title = f"{source.name}, {machine.name}, {threads_text(workers)}"
     found = report(title, graph, cost, predicted_cost(machine, workers), options, memory)
     console = console_of(WIDTH)
     console.print(_items(found), soft_wrap=True)
@@ -89,15 +89,15 @@ def command(
     if found.has_measured and not records and not measure and default_path().is_file():
         how = {"shapes": shapes, "dims": dims, "values": values, "target": target, "plan": plan}
         how |= {"accuracy": accuracy, "precision": precision, "memory_limit": memory_limit}
-        said = f"measured before; this plan is that of: {compile_line(model, workers, default_path(), **how)}"
-        console.print(said, highlight=False, soft_wrap=True, markup=False)
+        line = compile_line(model, workers, default_path(), **how)
+        say(console, f"measured before; this plan is that of: {line}")
     if cost.given_up:
         said = "measured now" if measure else "measured before"
-        console.print(f"{said}; the plan by that is no faster in the network, and given up", soft_wrap=True)
-    console.print(f"memory {megabytes(found.memory or 0)}: weights, arena, scratch", highlight=False)
+        say(console, f"{said}; the plan by that is no faster in the network, and given up")
+    say(console, f"memory {megabytes(found.memory or 0)}: weights, arena, scratch")
     if html:
         write_file(html, page(found))
-        console.print(f"wrote {html}", highlight=False, soft_wrap=True, markup=False)
+        say(console, f"wrote {html}")
 
 
 def _items(found: Report) -> Table:

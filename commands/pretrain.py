@@ -37,7 +37,7 @@ from ..op_tuner.space import Space
 from ..workloads import Workload, choices, distinct, planned, zoo_networks
 from .files import check_different, check_writable
 from .options import RECORDS, parse_duration, thread_counts
-from .progress import Report, show_progress
+from .progress import Progress, show_progress
 from .report import console_of
 
 WIDTH = 120
@@ -116,7 +116,7 @@ def command(networks, samples, budget, no_measure, threads, folds, target, outpu
 
 
 def _tasks(
-    networks: Sequence[str], target: Target, threads: Sequence[int], progress: Report
+    networks: Sequence[str], target: Target, threads: Sequence[int], progress: Progress
 ) -> list[Workload]:
     """Of networks what their plans choose, of single convolutions all that there is to choose from."""
     found: list[Workload] = []
@@ -130,7 +130,7 @@ def _tasks(
 
 
 def _measure(
-    tasks: Sequence[Workload], records: Records, samples: int, budget: float | None, progress: Report
+    tasks: Sequence[Workload], records: Records, samples: int, budget: float | None, progress: Progress
 ) -> None:
     collector = Collector([(w.task, w.evict) for w in tasks], records, samples, progress=progress)
     try:
@@ -141,7 +141,7 @@ def _measure(
 
 
 def _samples(
-    tasks: Sequence[Workload], records: Records, progress: Report
+    tasks: Sequence[Workload], records: Records, progress: Progress
 ) -> list[tuple[Samples, int | None]]:
     """Of tasks with at least two configs; and which of its rows is the default config's."""
     known, found = samples_of(records), []

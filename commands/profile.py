@@ -22,7 +22,7 @@ from .files import check_different, check_writable, write_file
 from .machine import Limits, measure_limits
 from .options import SEED, THREADS, compile_options
 from .profile_offline import offline_table, offline_totals, profile_offline
-from .report import NAME, console_of
+from .report import NAME, console_of, say, threads_text
 from .source import find_source, open_module, random_feeds
 
 WIDTH = 150  # where there is no terminal
@@ -91,7 +91,7 @@ def command(source, trace, sort, offline, root, shapes, dims, values, target, ca
         found = find_source(source, dims, only_model=True, values=values)
         counted = profile_offline(found, offline, root, target, shapes, dims, cache)
         console.print(offline_table(counted), soft_wrap=True)
-        console.print(offline_totals(counted), highlight=False, soft_wrap=True, markup=False)
+        say(console, offline_totals(counted))
         return
     if root:
         raise InputError("--root is where --offline finds its compiler; give both")
@@ -105,10 +105,10 @@ def command(source, trace, sort, offline, root, shapes, dims, values, target, ca
     limits = measure_limits([threads]) if module.on_cpu else None
     console.print(table(result, limits, sort == "time"), soft_wrap=True)
     for line in totals(result, limits):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        say(console, line)
     if trace:
         write_file(trace, chrome_trace(found.name, result))
-        console.print(f"wrote {trace}", highlight=False, soft_wrap=True, markup=False)
+        say(console, f"wrote {trace}")
 
 
 def profile(module: Module, feeds: Mapping[str, np.ndarray], threads: int) -> Profile:
@@ -157,7 +157,7 @@ def totals(result: Profile, limits: Limits | None) -> list[str]:
     flops = sum(line.flops for line in result.lines)
     kernels = sum(line.seconds for line in result.lines)
     rate = flops / result.run_seconds / 1e9 if result.run_seconds else 0.0
-    threads = f", {result.threads} thread{'s' * (result.threads > 1)}" if limits else ""
+    threads = f", {threads_text(result.threads)}" if limits else ""
     lines = [
         f"one run: {result.run_seconds * 1e3:.3f} ms{threads}, median of {result.runs}; "
         f"kernels {kernels * 1e3:.3f} ms in {len(result.lines)} calls",

@@ -8,20 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Display
 
 from ..op_tuner.forecast import Forecast
+from .report import say
 
 EVERY = 5.0  # seconds between plain lines
 
-Report = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
+"""(what, done, total)"""
 
 
 def announce(forecast: Forecast) -> None:
@@ -36,19 +32,19 @@ def announce(forecast: Forecast) -> None:
         what += f" ({forecast.gain:.2f}×), by the trials of {forecast.calibration:.0f} s"
     else:
         what += "what it will gain is not known: a kernel of the network has no config that works yet"
-    Console(stderr=True).print(what, highlight=False, soft_wrap=True, markup=False)
+    say(Console(stderr=True), what)
 
 
 @contextmanager
-def show_progress(console: Console | None = None) -> Iterator[Report]:
-    """A function (what is done, done, total) for `pipeline.compile`: measuring first, then compiling."""
+def show_progress(console: Console | None = None) -> Iterator[Progress]:
+    """For `pipeline.compile`: measuring first, then compiling."""
     console = console or Console(stderr=True, markup=False, emoji=False)
     if not console.is_terminal:
         yield _plain(console)
         return
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     columns = (BarColumn(), MofNCompleteColumn(), *times, TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Display(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("importing", total=None)
         before = 0
 
@@ -62,7 +58,7 @@ def show_progress(console: Console | None = None) -> Iterator[Report]:
         yield report
 
 
-def _plain(console: Console) -> Report:
+def _plain(console: Console) -> Progress:
     last = started = time.monotonic()
     before = first = 0
 
@@ -76,6 +72,6 @@ def _plain(console: Console) -> Report:
             last = now
             left = (now - started) / (done - first) * (total - done) if done > first else 0.0
             about = f", about {left:.0f} s left" if left else ""
-            console.print(f"{done} of {total}{about}: {name}", highlight=False, soft_wrap=True, markup=False)
+            say(console, f"{done} of {total}{about}: {name}")
 
     return report

@@ -16,6 +16,15 @@ HEIGHT = 25  # lines, which nothing depends on; without it a dumb terminal's wid
 NAME = 16  # characters of a name's column, at least
 
 
+def say(console: Console, text: str) -> None:
+    """Print text as it stands: nothing in it is markup or a number to colour, and no line is broken."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def threads_text(count: int) -> str:
+    return f"{count} thread{'s' * (count > 1)}"
+
+
 def console_of(width: int) -> Console:
     """Standard output: as wide as the terminal, or as given where there is none. Text is no markup."""
     terminal = Console()
@@ -46,7 +55,7 @@ class Report:
         """Print it; in colours where `console` is a terminal."""
         console = console or console_of(WIDTH)
         for line in self.header:
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            say(console, line)
         for section in self.sections:
             table = Table(title=section.title, title_justify="left", box=box.SIMPLE, title_style="bold")
             for column in self.columns:
@@ -56,7 +65,7 @@ class Report:
                 table.add_row(*row, style=style)
             console.print(table, soft_wrap=True)
         for line in self.summary:
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            say(console, line)
 
     def to_text(self) -> str:
         """What `show` prints where there is no terminal."""

@@ -22,8 +22,8 @@ from ..graph_passes.views import is_view
 from ..op_tuner.records import tuned_configs
 from ..pipeline import optimise, passes
 from .options import THREADS, model_options
-from .samples import SAMPLES, sample
 from .source import Source, find_source
+from .trace_samples import SAMPLES, sample
 
 Rung = tuple[str, str, str]  # name, title, text
 

@@ -32,7 +32,7 @@ from .options import (
     parse_duration,
 )
 from .progress import announce, show_progress
-from .report import NAME, console_of
+from .report import NAME, console_of, say
 from .source import find_source
 from .tune_page import page
 
@@ -129,11 +129,11 @@ def command(
     console.print(_table(found), soft_wrap=True)
     how = {"shapes": shapes, "dims": dims, "values": values, "target": target, **planning}
     for text in (*_changes(found), _summary(found, compile_line(model, found.threads, found.records, **how))):
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
+        say(console, text)
     if html:
         here = workers is None and runs_here(get_target(target))
         write_file(html, page(found, source.name, measure_limits((found.threads,)) if here else None))
-        console.print(f"wrote {html}", highlight=False, soft_wrap=True, markup=False)
+        say(console, f"wrote {html}")
     return INTERRUPTED if found.interrupted else 0
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ..tuning import Tuning, tune
 from .progress import announce, show_progress
+from .report import say, threads_text
 
 
 def tune_first(name: str, model: Any, threads: int | None, **how: Any) -> Tuning:
@@ -16,9 +17,8 @@ def tune_first(name: str, model: Any, threads: int | None, **how: Any) -> Tuning
     console = Console(stderr=True)
     with show_progress(console) as progress:
         found = tune(model, threads=threads, progress=progress, announce=announce, **how)
-    said = f"tuned {name} for {found.threads} thread{'s' * (found.threads > 1)} in {found.seconds:.0f} s"
-    said += f": {_speed(found)}; {found.spent}"
-    console.print(said, highlight=False, soft_wrap=True, markup=False)
+    said = f"tuned {name} for {threads_text(found.threads)} in {found.seconds:.0f} s"
+    say(console, f"{said}: {_speed(found)}; {found.spent}")
     if found.interrupted:
         raise KeyboardInterrupt
     return found

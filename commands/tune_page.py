@@ -17,6 +17,7 @@ from ..tuning import TunedKernel, Tuning
 from .charts import STYLE as CHARTS
 from .charts import Chart, span
 from .machine import Limits
+from .report import threads_text
 
 BEFORE, AFTER = "#a8b0ba", "#2f6fb3"
 COLOURS = ("#2f6fb3", "#2a8c6a", "#8a56ac", "#b5492f", "#a8841c", "#3c8ea8", "#b04a84", "#5d7a2e")
@@ -52,7 +53,7 @@ class Accuracy:
 
 def page(found: Tuning, title: str, limits: Limits | None) -> str:
     """`limits` are those on as many threads of the machine that measured; None where they are not known."""
-    name = escape(f"{title}: tuned on {found.threads} thread{'s' * (found.threads > 1)}")
+    name = escape(f"{title}: tuned on {threads_text(found.threads)}")
     sections = (_course(found), _tasks_course(found), _model(found), _roofline(found, limits), _times(found))
     parts = [
         f'<html lang="en"><head><meta charset="utf-8"/><title>{name}</title><style>{STYLE}</style></head>',

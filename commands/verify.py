@@ -25,6 +25,7 @@ from .compare import Check, compare, same_bits
 from .options import PRECISION, SEED, compile_options, thread_counts
 from .outputs import least_tolerance
 from .peers import Network, OnnxRuntime
+from .report import threads_text
 from .source import Source, find_source, open_module, random_feeds
 
 Arrays = Mapping[str, np.ndarray]
@@ -214,7 +215,7 @@ def check_threads(
     results = []
     for count in threads:
         results.append(module.run(feeds, count))
-        label = f"{count} thread{'s' * (count > 1)}"
+        label = threads_text(count)
         found = [
             compare(name, label, results[-1][name], array, precision, least)
             for name, array in expected.items()
