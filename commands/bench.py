@@ -159,8 +159,18 @@ def bench(
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
     def found() -> BenchResult:
-        told = (tuple(groups), versions, device, on_cpu)
-        return BenchResult(date, machine, limits, rounds, seed, load, *told)
+        return BenchResult(
+            date=date,
+            machine=machine,
+            limits=limits,
+            rounds=rounds,
+            seed=seed,
+            load=load,
+            groups=tuple(groups),
+            versions=versions,
+            device=device,
+            on_cpu=on_cpu,
+        )
 
     for name, model in models:
         ahead(name, model)
@@ -271,13 +281,13 @@ class Session:
             entry.close()
         rows, fastest = _with_speeds([entry.row for entry in entries])
         return Group(
-            self.network.name,
-            self.threads,
-            nominal_flops(self.network.model, inputs),
-            expected is not None,
-            fastest,
-            rows,
-            cores.shared,
+            network=self.network.name,
+            threads=self.threads,
+            flops=nominal_flops(self.network.model, inputs),
+            checked=expected is not None,
+            fastest_peer=fastest,
+            rows=rows,
+            shared=cores.shared,
         )
 
     def _prepare(

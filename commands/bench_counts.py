@@ -114,7 +114,9 @@ def count(
             groups.append(CountGroup(title, expected is not None, tuple(rows)))
         emulator = emulation.version()
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    return CountResult(date, target.name, emulator, runs, seed, tuple(groups))
+    return CountResult(
+        date=date, target=target.name, emulator=emulator, runs=runs, seed=seed, groups=tuple(groups)
+    )
 
 
 def _count(

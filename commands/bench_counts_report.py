@@ -22,7 +22,9 @@ def report(result: CountResult) -> Report:
         Section(title(result, g), [(cells(g, row), "bold" if row.subject else None) for row in g.rows])
         for g in result.groups
     ]
-    return Report(header(result), _COLUMNS, _NUMBERS, sections, summary(result))
+    return Report(
+        header=header(result), columns=_COLUMNS, numbers=_NUMBERS, sections=sections, summary=summary(result)
+    )
 
 
 def to_json(result: CountResult) -> str:

@@ -45,7 +45,9 @@ def report(result: BenchResult) -> Report:
     sections = [
         Section(title(g), [(cells(result, g, row), _style(row)) for row in g.rows]) for g in result.groups
     ]
-    return Report(header(result), _COLUMNS, _NUMBERS, sections, summary(result))
+    return Report(
+        header=header(result), columns=_COLUMNS, numbers=_NUMBERS, sections=sections, summary=summary(result)
+    )
 
 
 def header(result: BenchResult) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -56,15 +57,16 @@ def compare(
         limit = max(limit, PRECISION_TOLERANCE[precision])
     if expected.dtype.kind not in "iub" or expected.dtype in (np.int8, np.uint8):
         limit = max(limit, least)
+    check = partial(Check, value=value, where=where, type=type, limit=limit)
     if found.dtype != expected.dtype or found.shape != expected.shape:
         other = f"found {found.dtype}[{','.join(map(str, found.shape))}]"
-        return Check(value, where, type, np.inf, limit, other)
+        return check(error=np.inf, detail=other)
     if limit == 0.0 and np.array_equal(found, expected):
-        return Check(value, where, type, 0.0, limit)
+        return check(error=0.0)
     error = relative_error({value: found}, {value: expected})
     if limit == 0.0:
         error = max(error, np.finfo(np.float64).tiny)  # int64 may differ by less than a double shows
-    return Check(value, where, type, error, limit, "" if error <= limit else _worst(found, expected))
+    return check(error=error, detail="" if error <= limit else _worst(found, expected))
 
 
 def _worst(found: np.ndarray, expected: np.ndarray) -> str:

@@ -43,7 +43,7 @@ class Item:
     kind: str  # "operator", "conversion", "input", "output"
     name: str
     operators: str
-    sources: tuple[str, ...]
+    sources: tuple[str, ...] = ()
     algorithm: str = ""
     reads: str = ""
     writes: str = ""
@@ -107,12 +107,27 @@ def report(
         limit = options.memory_limit if mode == options.mode else None
         plan = plan_layout(graph, block, cost, replace(options, mode=mode, memory_limit=limit), memory)
         seconds = time.perf_counter() - start
-        moves = (len(plan.conversions), plan.conversion_cost)
-        modes.append(Mode(mode, plan.cost, *moves, plan.optimal, plan.searched, seconds))
+        modes.append(
+            Mode(
+                name=mode,
+                cost=plan.cost,
+                conversions=len(plan.conversions),
+                conversion_cost=plan.conversion_cost,
+                optimal=plan.optimal,
+                searched=plan.searched,
+                seconds=seconds,
+            )
+        )
         plans[mode] = plan
     chosen = plans[options.mode]
-    items = _Items(graph, cost, predicted, chosen, plans["local"], options)
-    return Report(title, options.mode, tuple(items.all()), tuple(modes), memory(chosen) if memory else None)
+    items = _Items(graph, cost, predicted, plan=chosen, local=plans["local"], options=options)
+    return Report(
+        title=title,
+        mode=options.mode,
+        items=tuple(items.all()),
+        modes=tuple(modes),
+        memory=memory(chosen) if memory else None,
+    )
 
 
 @dataclass
@@ -134,13 +149,13 @@ class _Items:
         self.found: list[Item] = []
         for i, value in enumerate(graph.inputs):
             self.origin[value, None] = f"i{i}"
-            self.found.append(Item(f"i{i}", "input", value, str(graph.types[value]), ()))
+            self.found.append(Item(f"i{i}", "input", value, str(graph.types[value])))
         for n, node in enumerate(graph.nodes):
             self._operator(n, node)
         for i, value in enumerate(graph.outputs):
             if value in self.written:  # not a constant
-                source = self._source(value, None)
-                self.found.append(Item(f"o{i}", "output", value, str(graph.types[value]), (source,)))
+                sources = (self._source(value, None),)
+                self.found.append(Item(f"o{i}", "output", value, str(graph.types[value]), sources=sources))
         return self.found
 
     def _operator(self, n: int, node: Node) -> None:
@@ -154,7 +169,7 @@ class _Items:
         for value in node.outputs:
             self.written[value] = decision.writes
             self.origin[value, decision.writes] = f"n{n}"
-        item = Item(f"n{n}", "operator", node.name or node.outputs[0], type(node.op).__name__.lower(), ())
+        item = Item(f"n{n}", "operator", node.name or node.outputs[0], type(node.op).__name__.lower())
         item = replace(item, sources=tuple(dict.fromkeys(sources)), price=self._price(node, decision))
         item = replace(item, reads=text(decision.reads), writes=text(decision.writes))
         if decides(node):
@@ -202,16 +217,21 @@ class _Items:
         route = self.routes.get((value, layout)) or Conversion(value, have, (layout,), 0.0)
         for before, after in pairwise((route.source, *route.hops)):
             if (value, after) not in self.origin:
-                name = f"c{sum(item.kind == 'conversion' for item in self.found)}"
+                id = f"c{sum(item.kind == 'conversion' for item in self.found)}"
                 self.found.append(
                     Item(
-                        *(name, "conversion", value, "conversion", (self.origin[value, before],), ""),
-                        *(text(before), text(after)),
-                        self.predicted.conversion(self.graph, value, before, after),
-                        self.cost.price_conversion(self.graph, value, before, after),
+                        id=id,
+                        kind="conversion",
+                        name=value,
+                        operators="conversion",
+                        sources=(self.origin[value, before],),
+                        reads=text(before),
+                        writes=text(after),
+                        predicted=self.predicted.conversion(self.graph, value, before, after),
+                        price=self.cost.price_conversion(self.graph, value, before, after),
                     )
                 )
-                self.origin[value, after] = name
+                self.origin[value, after] = id
         return self.origin[value, layout]
 
 

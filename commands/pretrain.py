@@ -105,8 +105,12 @@ def command(networks, samples, budget, no_measure, threads, folds, target, outpu
         model = fit([s for s, _ in found], threads=workers)
     count = sum(len(s.seconds) for s, _ in found)
     about = About(
-        *(features.FEATURES, len(features.NAMES), machine.triple.partition("-")[0]),
-        *(count, len(found), (this_hardware().cpu,)),
+        features=features.FEATURES,
+        columns=len(features.NAMES),
+        arch=machine.triple.partition("-")[0],
+        samples=count,
+        tasks=len(found),
+        cpus=(this_hardware().cpu,),
     )
     size = save(output, model, about)
     console = console_of(WIDTH)

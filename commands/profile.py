@@ -128,7 +128,15 @@ def profile(module: Module, feeds: Mapping[str, np.ndarray], threads: int) -> Pr
     medians = np.median(np.asarray(times, np.float64).reshape(len(times), -1), axis=0) / 1e9
     starts = np.cumsum([0.0, *medians])
     lines = [
-        Line(step.kernel, step.node, float(s), float(at), step.flops, step.bytes, step.tasks)
+        Line(
+            kernel=step.kernel,
+            node=step.node,
+            seconds=float(s),
+            start=float(at),
+            flops=step.flops,
+            bytes=step.bytes,
+            tasks=step.tasks,
+        )
         for step, s, at in zip(module.steps, medians, starts)
     ]
     return Profile(tuple(lines), float(np.median(whole)), threads, len(times))

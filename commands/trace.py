@@ -121,11 +121,11 @@ def print_part(graph: Graph, nodes: list[Node]) -> str:
     reads = [value for node in nodes for value in node.reads if value not in made]
     part = Graph(
         graph.name,
-        tuple(value for value in dict.fromkeys(reads) if value not in graph.constants),
-        tuple(output for node in nodes for output in node.outputs),
-        tuple(nodes),
-        graph.types,
-        {value: graph.constants[value] for value in reads if value in graph.constants},
+        inputs=tuple(value for value in dict.fromkeys(reads) if value not in graph.constants),
+        outputs=tuple(output for node in nodes for output in node.outputs),
+        nodes=tuple(nodes),
+        types=graph.types,
+        constants={value: graph.constants[value] for value in reads if value in graph.constants},
     )
     return print_graph(part)
 

@@ -104,8 +104,11 @@ def _section(title: str, text: str, inner: str, wide: bool = False) -> str:
 def _course(found: Tuning) -> str:
     points = [(n, 1e3 * t.network) for n, t in enumerate(found.history, 1) if math.isfinite(t.network)]
     chart = Chart(
-        *("the network's time by trial", "trial", "ms, all kernels"),
-        *((0, max(1, len(found.history))), span([y for _, y in points])),
+        "the network's time by trial",
+        x_title="trial",
+        y_title="ms, all kernels",
+        x=(0, max(1, len(found.history))),
+        y=span([y for _, y in points]),
     )
     chart.line(points, AFTER)
     text = "All kernels of the plan of then, with the best configs so far. It may rise: "
@@ -126,7 +129,13 @@ def _tasks_course(found: Tuning) -> str:
             lines[k.task] = (k, bests)
     most = max((len(bests) for _, bests in lines.values()), default=1)
     ends = span([1.0, *(b for _, bests in lines.values() for b in bests)])
-    chart = Chart("speed-up by trial of the task", "trial of the task", "× the default", (0, most), ends)
+    chart = Chart(
+        "speed-up by trial of the task",
+        x_title="trial of the task",
+        y_title="× the default",
+        x=(0, most),
+        y=ends,
+    )
     for colour, (k, bests) in zip(COLOURS, lines.values()):
         chart.line(list(enumerate(bests, 1)), colour, f"{k.name}, {k.algorithm}")
     return _section("Best so far, by kernel", "Of the kernels that were measured most.", chart.svg())
@@ -135,7 +144,9 @@ def _tasks_course(found: Tuning) -> str:
 def _model(found: Tuning) -> str:
     known = accuracies(found.history)
     last = max((a.batch for a in known), default=1)
-    chart = Chart("rank correlation by batch", "batch", "Spearman", (0, last + 1), (-1.05, 1.05))
+    chart = Chart(
+        "rank correlation by batch", x_title="batch", y_title="Spearman", x=(0, last + 1), y=(-1.05, 1.05)
+    )
     for a in known:
         chart.dot(a.batch, a.spearman, COLOURS[2], f"batch {a.batch}: {a.spearman:.2f} of {a.count}", True)
     means = [
@@ -158,7 +169,15 @@ def _roofline(found: Tuning, limits: Limits | None) -> str:
     rates = [r for k in known for r in (_gflops(k, k.before), _gflops(k, k.after))]
     across = span([peak / read, *(k.flops / k.nbytes for k in known)], log=True)
     up = span([peak, *rates], log=True)
-    chart = Chart("roofline", "FLOP per byte of operands", "GFLOP/s", across, up, True, True)
+    chart = Chart(
+        "roofline",
+        x_title="FLOP per byte of operands",
+        y_title="GFLOP/s",
+        x=across,
+        y=up,
+        x_log=True,
+        y_log=True,
+    )
     start = max(across[0], up[0] / read)
     chart.line([(start, start * read), (peak / read, peak)], "#1d2430", f"{read:.0f} GB/s", "5 4")
     chart.line([(peak / read, peak), (across[1], peak)], "#1d2430", f"{peak:.0f} GFLOP/s", "5 4")

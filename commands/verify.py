@@ -256,7 +256,8 @@ def check_saved(module: Module, feeds: Arrays, threads: int) -> Check:
         after = load(path, verify_digest=True).run(feeds, threads)
     equal = same_bits(before, after)
     click.echo(f"{'same' if equal else 'OTHER'} bits when saved, loaded and run again")
-    return Check("all outputs", "saved and loaded", "", 0.0 if equal else np.inf, 0.0, "other bits")
+    error = 0.0 if equal else np.inf
+    return Check("all outputs", "saved and loaded", type="", error=error, limit=0.0, detail="other bits")
 
 
 def shared_values(graph: Graph, model: onnx.ModelProto) -> list[str]:
