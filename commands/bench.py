@@ -66,6 +66,7 @@ class Row:
     reason: str | None = None
     algorithm: str = ""  # which the contestant chose, where it says so
     tuning_seconds: float | None = None  # before it was prepared
+    tuning_overhead_seconds: float | None = None  # of these, while nothing was built or measured
     rivals: str = "f32"  # precision of the peers that it is compared with
 
     @property
@@ -307,8 +308,12 @@ class Session:
             entry.runner = entry.peer.prepare(self.network, max(1, self.threads))
             found = entry.runner.run(inputs)  # here, at the latest, everything is compiled and packed
             tuning = entry.peer.tuning.get((self.network.name, max(1, self.threads)))
-            seconds = time.perf_counter() - start
-            entry.row = replace(entry.row, prepare_seconds=seconds, tuning_seconds=tuning)
+            entry.row = replace(
+                entry.row,
+                prepare_seconds=time.perf_counter() - start,
+                tuning_seconds=tuning.whole if tuning else None,
+                tuning_overhead_seconds=tuning.overhead if tuning else None,
+            )
             if expected is not None:
                 least = least_tolerance(self.network.model)
                 limit = max(entry.peer.tolerance, least)

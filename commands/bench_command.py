@@ -44,6 +44,7 @@ from .options import (
     tuning_of,
     tuning_options,
 )
+from .peers.base import TuningTime
 from .report import say
 from .source import Source, find_source, static_model
 from .tune_first import tune_first
@@ -251,8 +252,8 @@ class _Ahead:
     tuning: Mapping[str, Any]
     measure: bool
     records: Path | None
-    took: dict[str, dict[tuple[str, int], float]] = field(default_factory=lambda: defaultdict(dict))
-    """Seconds of tuning by precision; network and number of threads."""
+    took: dict[str, dict[tuple[str, int], TuningTime]] = field(default_factory=lambda: defaultdict(dict))
+    """Tuning, by precision; network and number of threads."""
 
     def __call__(self, name: str, model: onnx.ModelProto) -> None:
         for precision in self.precisions:
@@ -275,7 +276,8 @@ class _Ahead:
         for count in self.threads[:1] if alike else self.threads:
             how = {"target": self.machine, "records": self.records, "precision": precision, **self.tuning}
             found = tune_first(name, model, count, **how)
-            self.took[precision] |= {(name, n): found.seconds for n in (self.threads if alike else (count,))}
+            took = TuningTime(found.seconds, found.spent.overhead)
+            self.took[precision] |= {(name, n): took for n in (self.threads if alike else (count,))}
 
 
 def _counted(

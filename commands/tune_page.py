@@ -87,7 +87,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _summary(found: Tuning) -> str:
-    text = f"{found.measured} configs in {found.seconds:.0f} s"
+    text = f"{found.measured} configs in {found.seconds:.0f} s; {found.spent}"
     if math.isfinite(found.before) and 0 < found.after < math.inf:
         text += f"; {1e3 * found.before:.3f} ms before, {1e3 * found.after:.3f} ms after"
         text += f" ({found.before / found.after:.2f}×): the sum of all kernels"

@@ -114,13 +114,21 @@ PRECISION_TOLERANCE = {"f32": 1e-4, "tf32": 2e-2, "f16": 5e-2, "bf16": 5e-2}
 """By precision, the most exact one first: the largest difference of a right output, over the largest."""
 
 
+@dataclass(frozen=True)
+class TuningTime:
+    """Seconds of a tuning, and of these the tuner's own: while nothing was built or measured."""
+
+    whole: float
+    overhead: float
+
+
 class Peer(ABC):
     """A way to run a network.
 
     `precision` is what it computes in. A `subject`, which is what the peers are there for, is compared with
     those that round no more; peers with those of f32. `tolerance` is the largest difference from the
     reference, relative to the largest absolute value of an output, at which its outputs count as right.
-    `tuning` are the seconds that were spent on tuning before `prepare`, by network and threads.
+    `tuning` says what was spent on tuning before `prepare`, by network and threads.
     """
 
     name: str
@@ -129,7 +137,7 @@ class Peer(ABC):
     precision: str = "f32"
     subject: bool = False
     tolerance: float = PRECISION_TOLERANCE["f32"]
-    tuning: Mapping[tuple[str, int], float] = MappingProxyType({})
+    tuning: Mapping[tuple[str, int], TuningTime] = MappingProxyType({})
 
     def available(self) -> str | None:
         """None, or the reason why it cannot be used here."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import PRECISION_TOLERANCE, Arrays, Network, Peer, Runner
+from .base import PRECISION_TOLERANCE, Arrays, Network, Peer, Runner, TuningTime
 
 NOTABLE = 0.1
 
@@ -77,7 +77,7 @@ class Burnish(Peer):
         compile: Callable[..., Any],
         name: str = "burnish",
         cuda: bool = False,
-        tuning: Mapping[tuple[str, int], float] | None = None,
+        tuning: Mapping[tuple[str, int], TuningTime] | None = None,
         precision: str = "f32",
     ):
         self.compile = compile

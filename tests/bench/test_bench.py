@@ -1,6 +1,7 @@
 """The engine, with contestants whose times and outputs are made up."""
 
 import itertools
+import json
 import time
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from burnish.commands import bench_report
 from burnish.commands.bench import bench, settle
 from burnish.commands.outputs import relative_error
 from burnish.commands.peers import OnnxRuntime, Peer, Runner
+from burnish.commands.peers.base import TuningTime
 from burnish.errors import InputError, ToolError
 
 from .networks import convolution, relu
@@ -95,6 +97,15 @@ def test_speed_is_against_the_fastest_right_f32_peer():
     assert found["fast"].speed.middle == 1.0
     assert found["faster-bf16"].speed.middle == pytest.approx(4.0)
     assert len(found["burnish"].seconds) == 5
+
+
+def test_what_tuning_took_is_kept():
+    tuned = FakePeer("burnish", subject=True)
+    tuned.tuning = {("relu", 1): TuningTime(9.0, overhead=2.0)}
+    document = json.loads(bench_report.to_json(compare(tuned, FakePeer("peer"))))
+    own, peer = document["groups"][0]["rows"]
+    assert (own["tuning_seconds"], own["tuning_overhead_seconds"]) == (9.0, 2.0)
+    assert peer["tuning_seconds"] is peer["tuning_overhead_seconds"] is None
 
 
 def test_a_subject_is_compared_with_peers_that_round_no_more():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -140,10 +141,14 @@ def test_bench_says_when_not_all_was_measured(burnish, tmp_path):
     graph.output.add().name = "y"
     onnx.save(helper.make_model(graph), tmp_path / "odd.onnx")
     options = ("--against", "none", "--rounds", 1, "--threads", 1, "--records", tmp_path / "r.jsonl")
-    done = burnish("bench", tmp_path / "odd.onnx", "digits", *options, "--tune", 1, code=1)
+    files = ("--json", tmp_path / "b.json")
+    done = burnish("bench", tmp_path / "odd.onnx", "digits", *options, "--tune", 1, *files, code=1)
     assert "tuned digits for 1 thread" in done.stderr
     assert "not all default configs were measured (1 " in done.stderr
     assert "rows failed" in done.stderr and "'odd'" in done.stdout and "digits" in done.stdout
+    (row,) = (r for r in json.loads(files[1].read_text())["groups"][1]["rows"] if r["tuning_seconds"])
+    assert row["contestant"] == "burnish-tuned"
+    assert 0 < row["tuning_overhead_seconds"] < row["tuning_seconds"]
 
 
 def heed_interrupts():

@@ -61,6 +61,7 @@ def test_what_was_measured_is_shown():
     assert "batch 1: 1.00 of 4" in names and "200 GFLOP/s" in names
     assert "limits of the machine that measured are not known" not in text
     assert "2 → 0" in text and "2.00×" in text and "conv1" in text and "forecast 61 s" in text
+    assert "6 configs in 60 s; of this time: 50% building, 33% running, 17% the tuner itself; " in text
 
 
 def test_nothing_was_measured():
