@@ -96,7 +96,7 @@ def find_cuda(names: Sequence[str] = ("torch",), precisions: Sequence[str] = ("f
 
 
 def _wanted(names: Sequence[str], known: Collection[str], where: str = "") -> list[str]:
-    """Each name once."""
+    """Each name once; "all" stands for all that are known."""
     wanted = list(dict.fromkeys(known if "all" in names else names))
     for name in wanted:
         if name not in known:
