@@ -1,7 +1,8 @@
 /* Burnish: running a compiled model from C11 or C++.
  *
  * A module is one file, model.so, or an archive model.a with its header model.h. Both give one table of
- * functions, a `const burnish_api`, and need nothing but libc, pthreads and, of some models, libm. Usage (error handling cut short):
+ * functions, a `const burnish_api`, and need nothing but libc, pthreads and, of some models, libm. Usage
+ * (error handling cut short):
  *
  *     #include <burnish.h>                        // compile open.c of Burnish's runtime into the application
  *
@@ -102,9 +103,9 @@ typedef struct burnish_context burnish_context; /* one run's memory and state */
 typedef struct burnish_pool burnish_pool;       /* threads, to be shared by contexts of any modules */
 
 typedef struct burnish_options {
-  uint32_t size;   /* sizeof(burnish_options) */
-  int32_t threads; /* threads per run, the caller's included; 0: one per available CPU; unused with `pool`
-                    * and by modules for GPUs */
+  uint32_t size;      /* sizeof(burnish_options) */
+  int32_t threads;    /* threads per run, the caller's included; 0: one per available CPU; unused with `pool`
+                       * and by modules for GPUs */
   burnish_pool *pool; /* NULL: the context starts its own threads */
 } burnish_options;
 
@@ -138,17 +139,17 @@ struct burnish_api {
   void (*pool_destroy)(burnish_pool *pool);
 
   /* Takes all memory that runs need, except that of inputs and outputs that are not bound, which input_data,
-   * output_data or the first run take (CUDA: the recording of a run, too). `options` may be NULL: runs take one
-   * thread. */
+   * output_data or the first run take (CUDA: the recording of a run, too). `options` may be NULL: runs take
+   * one thread. */
   int32_t (*create)(const burnish_api *model, const burnish_options *options, burnish_context **context,
                     burnish_error *error);
   void (*destroy)(burnish_context *context);
 
-  /* Runs read and write the user's memory in place (modules for GPUs through a copy, unless it is memory of the
-   * same GPU, which only modules for CUDA take), from now on and until bound anew. It must be aligned to
+  /* Runs read and write the user's memory in place (modules for GPUs through a copy, unless it is memory of
+   * the same GPU, which only modules for CUDA take), from now on and until bound anew. It must be aligned to
    * its element size (of a GPU to 16 bytes), and `nbytes` must be the tensor's. Runs refuse outputs that
-   * overlap other inputs or outputs. NULL: back to the context's own memory, to be filled anew: copies may have
-   * gone through it. */
+   * overlap other inputs or outputs. NULL: back to the context's own memory, to be filled anew: copies may
+   * have gone through it. */
   int32_t (*bind_input)(burnish_context *context, int32_t index, const void *data, int64_t nbytes);
   int32_t (*bind_output)(burnish_context *context, int32_t index, void *data, int64_t nbytes);
 
@@ -166,16 +167,16 @@ struct burnish_api {
   int32_t (*profile)(burnish_context *context, int64_t *nanoseconds);
   int32_t (*threads)(const burnish_context *context);
 
-  /* A module compiled with compact weights transforms them into memory of its own, once, for all its contexts.
-   * burnish_open does that; with an archive the first `create` does, and the last `destroy` undoes it, unless
-   * the application calls `prepare` first. Each `prepare` that succeeds needs its `unprepare`. `options` are
-   * those of the threads that help; NULL: one thread. */
+  /* A module compiled with compact weights transforms them into memory of its own, once, for all its
+   * contexts. burnish_open does that; with an archive the first `create` does, and the last `destroy` undoes
+   * it, unless the application calls `prepare` first. Each `prepare` that succeeds needs its `unprepare`.
+   * `options` are those of the threads that help; NULL: one thread. */
   int32_t (*prepare)(const burnish_api *model, const burnish_options *options, burnish_error *error);
   void (*unprepare)(const burnish_api *model);
 
-  /* Modules for CUDA: the context's own memory on the GPU of an input (`is_output` 0) or an output (1); NULL for
-   * other modules and where there is no such index. Bound by bind_input or bind_output, as any memory of that
-   * GPU may be, it is read and written in place. */
+  /* Modules for CUDA: the context's own memory on the GPU of an input (`is_output` 0) or an output (1); NULL
+   * for other modules and where there is no such index. Bound by bind_input or bind_output, as any memory of
+   * that GPU may be, it is read and written in place. */
   void *(*device_data)(burnish_context *context, int32_t is_output, int32_t index);
 };
 

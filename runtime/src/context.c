@@ -178,7 +178,8 @@ int32_t burnish_step_error(burnish_context *c, uint32_t s, int32_t code) {
   const char *what = code == BURNISH_INDEX_OUT_OF_RANGE ? "an index is out of range"
                      : code == BURNISH_BAD_VALUE ? "an input holds a value that the operator does not allow"
                                                  : "the kernel failed";
-  const char *kernel = step->kind == STEP_CALL ? c->plan.strings + c->plan.kernel_names[step->kernel] : "copy";
+  const char *kernel =
+      step->kind == STEP_CALL ? c->plan.strings + c->plan.kernel_names[step->kernel] : "copy";
   return burnish_fail(&c->error, code, (int32_t)s, "node %.300s: %s (code %d, kernel %.80s)",
                       c->plan.strings + step->node, what, (int)code, kernel);
 }

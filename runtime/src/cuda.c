@@ -1,14 +1,14 @@
 /* Runs plans on an NVIDIA GPU through the driver. A context records its whole run once as a CUDA graph:
  * inputs from pinned memory, every step, outputs to pinned memory; where steps are timed, once more with an
- * event before each that has a node's name. A run copies what the user bound into that memory, launches the graph and waits. Memory
- * of the device that the user binds is read and written in place. */
+ * event before each that has a node's name. A run copies what the user bound into that memory, launches the
+ * graph and waits. Memory of the device that the user binds is read and written in place. */
 #define _GNU_SOURCE
 #include "cuda.h"
 
 #include <stdlib.h>
 
-#define ALIGNMENT 256   /* of what lies in one allocation */
-#define STATIC_SHARED (48u << 10) /* bytes that a kernel declares; if it needs more, they come with its launch */
+#define ALIGNMENT 256             /* of what lies in one allocation */
+#define STATIC_SHARED (48u << 10) /* bytes that a kernel declares; more come with its launch */
 #define VECTOR_BYTES 16 /* kernels read and write so much at once: operands begin at multiples of it */
 
 #define RECORDINGS 4 /* that are kept, so that a caller whose operands take turns need not record again */
@@ -23,8 +23,8 @@ typedef struct recording {
 
 /* What one context has for itself. A slot is an input, or an output behind the inputs. */
 typedef struct cuda_state {
-  cu_stream stream;    /* runs; waits for work on the legacy stream, as torch's and cupy's is by default */
-  cu_stream recorder;  /* records; waits for nothing, so that recording disturbs nobody */
+  cu_stream stream;   /* runs; waits for work on the legacy stream, as torch's and cupy's is by default */
+  cu_stream recorder; /* records; waits for nothing, so that recording disturbs nobody */
   recording recordings[RECORDINGS], *now;
   uint64_t choices;        /* of a recording */
   int timed;               /* whether this run is of the second kind */
@@ -86,7 +86,8 @@ static int32_t new_tables(burnish_context *c, burnish_error *error) {
     recording *r = &s->recordings[n];
     r->used = burnish_array(slot_count(c), sizeof *r->used);
     r->resident = burnish_array(slot_count(c), 1);
-    if (!r->used || !r->resident) return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
+    if (!r->used || !r->resident)
+      return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
   }
   s->functions = burnish_array(c->plan.step_count, sizeof *s->functions);
   s->values = burnish_array(values, sizeof *s->values);
@@ -170,7 +171,8 @@ static int32_t find_functions(burnish_context *c, burnish_error *error) {
     cu_result code = burnish_cu.cuModuleGetFunction(&s->functions[i], module_of(c)->code, name);
     if (!code && shared) {
       what = "cuFuncSetAttribute";
-      code = burnish_cu.cuFuncSetAttribute(s->functions[i], CU_FUNC_MAX_DYNAMIC_SHARED_BYTES, (int32_t)shared);
+      code =
+          burnish_cu.cuFuncSetAttribute(s->functions[i], CU_FUNC_MAX_DYNAMIC_SHARED_BYTES, (int32_t)shared);
     }
     if (code) {
       burnish_error why;
@@ -281,8 +283,8 @@ static cu_pointer address_of(const burnish_context *c, const plan_arg *arg) {
   return base + arg->offset;
 }
 
-/* Whether a step's time is its own. One without a node's name counts as a part of the step before it: an event
- * takes longer than many a kernel, and keeps the next one from beginning. */
+/* Whether a step's time is its own. One without a node's name counts as a part of the step before it: an
+ * event takes longer than many a kernel, and keeps the next one from beginning. */
 static int is_timed(const burnish_context *c, uint32_t step) {
   return !step || c->plan.strings[c->plan.steps[step].node];
 }
@@ -290,7 +292,8 @@ static int is_timed(const burnish_context *c, uint32_t step) {
 /* Whether a kernel follows another one, with nothing in between, and neither needs the whole GPU. */
 static int follows(const burnish_context *c, uint32_t number) {
   const cuda_state *s = c->state;
-  int apart = !number || c->plan.steps[number - 1].kind != STEP_CALL || (s->timed && is_timed(c, number)) || s->step_by_step;
+  int apart = !number || c->plan.steps[number - 1].kind != STEP_CALL || (s->timed && is_timed(c, number)) ||
+              s->step_by_step;
   if (apart || !burnish_cu.cuLaunchKernelEx) return 0;
   uint32_t flags = burnish_gpu_kernel(c, number, NULL)->flags;
   uint32_t before = burnish_gpu_kernel(c, number - 1, NULL)->flags;
@@ -313,8 +316,8 @@ static cu_result call_step(burnish_context *c, uint32_t number) {
                                                 block[1], block[2], shared, s->submit_to, s->parameters);
   if (follows(c, number)) {
     cu_attribute overlaps = {.what = CU_PROGRAMMATIC_STREAM_SERIALIZATION, .value.number = 1};
-    cu_launch launch = {{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared,
-                        s->submit_to,                &overlaps,                      1};
+    cu_launch launch = {
+        {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared, s->submit_to, &overlaps, 1};
     return burnish_cu.cuLaunchKernelEx(&launch, s->functions[number], s->parameters, NULL);
   }
   return burnish_cu.cuLaunchKernel(s->functions[number], grid[0], grid[1], grid[2], block[0], block[1],
@@ -397,8 +400,8 @@ static int32_t record(burnish_context *c, cu_executable *recorded) {
 
 /* --- a run --- */
 
-/* The device that memory lies on; -1 for what is no memory of a device. Of memory that the driver does not know
-   this is no error, as it is where a single attribute is asked for. */
+/* The device that memory lies on; -1 for what is no memory of a device. Of memory that the driver does not
+   know this is no error, as it is where a single attribute is asked for. */
 static int32_t find_device(burnish_context *c, const void *memory, int32_t *device) {
   static const int32_t asked[] = {CU_POINTER_MEMORY_TYPE, CU_POINTER_DEVICE_ORDINAL};
   uint32_t type = 0;
@@ -406,7 +409,8 @@ static int32_t find_device(burnish_context *c, const void *memory, int32_t *devi
   void *found[] = {&type, &ordinal};
   cu_result code = burnish_cu.cuPointerGetAttributes(2, asked, found, (cu_pointer)(uintptr_t)memory);
   *device = !code && type == CU_MEMORY_OF_DEVICE ? ordinal : -1;
-  return code && code != CU_INVALID_VALUE ? burnish_cuda_failed(&c->error, "cuPointerGetAttributes", code) : BURNISH_OK;
+  return code && code != CU_INVALID_VALUE ? burnish_cuda_failed(&c->error, "cuPointerGetAttributes", code)
+                                          : BURNISH_OK;
 }
 
 static uint64_t used_by(const burnish_context *c, uint64_t slot) {
@@ -428,10 +432,11 @@ static int32_t resolve(burnish_context *c) {
                           "CUDA_VISIBLE_DEVICES leaves",
                           c->plan.strings + c->plan.ios[i].name, (int)device, (int)module_of(c)->device);
     if (used % VECTOR_BYTES)
-      return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1,
-                          "%s begins at an address that is no multiple of %d bytes, as a part of another array "
-                          "may; copy it to memory of its own",
-                          c->plan.strings + c->plan.ios[i].name, VECTOR_BYTES);
+      return burnish_fail(
+          &c->error, BURNISH_BAD_ARGUMENT, -1,
+          "%s begins at an address that is no multiple of %d bytes, as a part of another array "
+          "may; copy it to memory of its own",
+          c->plan.strings + c->plan.ios[i].name, VECTOR_BYTES);
     s->used[i] = used;
     s->resident[i] = device >= 0;
   }

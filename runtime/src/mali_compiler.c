@@ -1,6 +1,6 @@
-/* mali_compiler OPTIONS FILE…: builds each program of OpenCL C on the first device that there is, after a line with its
- * place on standard error, where the driver says what it made of it. Runs where the driver is Mesa's for Mali,
- * with a simulated kernel (runtime/mali.py); nothing is executed on the device. */
+/* mali_compiler OPTIONS FILE…: builds each program of OpenCL C on the first device that there is, after a
+ * line with its place on standard error, where the driver says what it made of it. Runs where the driver is
+ * Mesa's for Mali, with a simulated kernel (runtime/mali.py); nothing is executed on the device. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

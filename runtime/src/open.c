@@ -130,7 +130,7 @@ static const char *own_name(const char *path, uint64_t checksum, char *name, siz
   return name;
 }
 
-/* Whether the loader takes a part of the path for a variable, and another file than the one that was checked. */
+/* Whether the loader takes a part of the path for a variable, and so another file than was checked. */
 static int is_expanded(const char *path) {
   static const char *const names[] = {"ORIGIN", "LIB", "PLATFORM"};
   for (const char *at = path; (at = strchr(at, '$')); at++) {
@@ -139,7 +139,8 @@ static int is_expanded(const char *path) {
       size_t length = strlen(names[i]);
       const char *name = at + 1 + braced;
       if (strncmp(name, names[i], length)) continue;
-      if (braced ? name[length] == '}' : !isalnum((unsigned char)name[length]) && name[length] != '_') return 1;
+      if (braced ? name[length] == '}' : !isalnum((unsigned char)name[length]) && name[length] != '_')
+        return 1;
     }
   }
   return 0;
@@ -150,8 +151,8 @@ static int32_t load(const char *path, uint64_t checksum, burnish_file *file, bur
   const char *name = own_name(path, checksum, buffer, sizeof buffer);
   if (is_expanded(path))
     return fail(error, BURNISH_BAD_FILE,
-                "%.200s: cannot load: the system's loader would put something in the place of what follows the $; "
-                "give the file another name",
+                "%.200s: cannot load: the system's loader would put something in the place of what follows "
+                "the $; give the file another name",
                 path);
   file->handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (!file->handle) {

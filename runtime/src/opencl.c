@@ -1,6 +1,6 @@
-/* Runs plans on a device of OpenCL 1.2. A module's program and weights are made once, for all of its contexts;
- * a context has a queue, an arena, a device buffer for each input and output, and a kernel with its arguments for
- * each step, so that a run only enqueues. */
+/* Runs plans on a device of OpenCL 1.2. A module's program and weights are made once, for all of its
+ * contexts; a context has a queue, an arena, a device buffer for each input and output, and a kernel with its
+ * arguments for each step, so that a run only enqueues. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -37,7 +37,8 @@ static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
 static pid_t opened_by;
 
 static int32_t failed(burnish_error *error, const char *what, int32_t code) {
-  int32_t status = code == -4 || code == -5 || code == -6 || code == -61 ? BURNISH_NO_MEMORY : BURNISH_BAD_DEVICE;
+  int32_t status =
+      code == -4 || code == -5 || code == -6 || code == -61 ? BURNISH_NO_MEMORY : BURNISH_BAD_DEVICE;
   return burnish_fail(error, status, -1, "OpenCL: %s failed with code %d", what, (int)code);
 }
 
@@ -61,10 +62,10 @@ static int32_t open_library(burnish_error *error) {
     void *handle = dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!handle) handle = dlopen("libOpenCL.so", RTLD_NOW | RTLD_LOCAL);
     loaded = handle != NULL;
-#define X(result, name, parameters)                                      \
-  if (loaded && !(*(void **)(void *)&cl.name = dlsym(handle, #name))) {  \
-    dlclose(handle);                                                     \
-    loaded = 0;                                                          \
+#define X(result, name, parameters)                                     \
+  if (loaded && !(*(void **)(void *)&cl.name = dlsym(handle, #name))) { \
+    dlclose(handle);                                                    \
+    loaded = 0;                                                         \
   }
     CL_FUNCTIONS(X)
 #undef X
@@ -123,9 +124,10 @@ static int32_t choose_device(cl_device *device, burnish_error *error) {
     return BURNISH_OK;
   }
   if (wanted && *wanted)
-    return burnish_fail(error, BURNISH_NO_DEVICE, -1,
-                        "BURNISH_OPENCL_DEVICE=%.64s names none of the OpenCL devices that can be used, of %u",
-                        wanted, count);
+    return burnish_fail(
+        error, BURNISH_NO_DEVICE, -1,
+        "BURNISH_OPENCL_DEVICE=%.64s names none of the OpenCL devices that can be used, of %u", wanted,
+        count);
   return burnish_fail(error, BURNISH_NO_DEVICE, -1,
                       "none of this machine's OpenCL devices (%u) is available and has a compiler", count);
 }
@@ -145,8 +147,11 @@ static int32_t check_limits(const burnish_image *image, cl_device device, burnis
   plan_view plan = burnish_plan_view(image);
   uint64_t largest = device_number(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
   char name[128] = "";
-  gpu_limits limits = {"OpenCL", name, device_number(device, CL_DEVICE_MAX_WORK_GROUP_SIZE),
-                       device_number(device, CL_DEVICE_LOCAL_MEM_SIZE), {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
+  gpu_limits limits = {.language = "OpenCL",
+                       .name = name,
+                       .block_threads = device_number(device, CL_DEVICE_MAX_WORK_GROUP_SIZE),
+                       .shared = device_number(device, CL_DEVICE_LOCAL_MEM_SIZE),
+                       .grid = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
   cl.clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof name - 1, name, NULL);
   if (code.header->needs & CODE_NEEDS_F64 && !device_has(device, "cl_khr_fp64"))
     return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
@@ -180,8 +185,8 @@ static int32_t build_failed(const loaded_module *m, int32_t code, burnish_error 
   return status;
 }
 
-/* Those of the code, and that quotients and roots are rounded as everywhere else, where the device can do that:
- * an integer that is rounded from a quotient may differ by one otherwise. */
+/* Those of the code, and that quotients and roots are rounded as everywhere else, where the device can do
+ * that: an integer that is rounded from a quotient may differ by one otherwise. */
 static const char *options_of(code_view code, cl_device device, char *text, size_t bytes) {
   uint64_t able = 0;
   cl.clGetDeviceInfo(device, CL_DEVICE_SINGLE_FP_CONFIG, sizeof able, &able, NULL);
@@ -250,8 +255,9 @@ static int32_t new_buffer(cl_context context, uint64_t bytes, const void *data, 
   void *host = flags & CL_MEM_COPY_HOST_PTR ? (void *)(uintptr_t)data : NULL;
   *buffer = cl.clCreateBuffer(context, flags, bytes ? (size_t)bytes : 64, host, &status);
   if (*buffer) return BURNISH_OK;
-  return burnish_fail(error, BURNISH_NO_MEMORY, -1, "the OpenCL device has no memory for %llu bytes (code %d)",
-                      (unsigned long long)bytes, (int)status);
+  return burnish_fail(error, BURNISH_NO_MEMORY, -1,
+                      "the OpenCL device has no memory for %llu bytes (code %d)", (unsigned long long)bytes,
+                      (int)status);
 }
 
 static void opencl_unload(void *loaded) {

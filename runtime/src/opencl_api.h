@@ -1,5 +1,5 @@
-/* What the OpenCL device uses of OpenCL 1.2, declared here so that no header is needed to build, and loaded when
- * the first module asks for it, so that no library is needed to run others. */
+/* What the OpenCL device uses of OpenCL 1.2, declared here so that no header is needed to build, and loaded
+ * when the first module asks for it, so that no library is needed to run others. */
 #ifndef BURNISH_OPENCL_API_H
 #define BURNISH_OPENCL_API_H
 
@@ -45,40 +45,39 @@ enum {
 };
 
 /* X(result, name, parameters) */
-#define CL_FUNCTIONS(X)                                                                                       \
-  X(int32_t, clGetPlatformIDs, (uint32_t, cl_platform *, uint32_t *))                                         \
-  X(int32_t, clGetPlatformInfo, (cl_platform, uint32_t, size_t, void *, size_t *))                            \
-  X(int32_t, clGetDeviceIDs, (cl_platform, uint64_t, uint32_t, cl_device *, uint32_t *))                      \
-  X(int32_t, clGetDeviceInfo, (cl_device, uint32_t, size_t, void *, size_t *))                                \
-  X(cl_context, clCreateContext,                                                                              \
-    (const intptr_t *, uint32_t, const cl_device *, cl_notify, void *, int32_t *))                            \
-  X(int32_t, clReleaseContext, (cl_context))                                                                  \
-  X(cl_queue, clCreateCommandQueue, (cl_context, cl_device, uint64_t, int32_t *))                             \
-  X(int32_t, clReleaseCommandQueue, (cl_queue))                                                               \
-  X(cl_buffer, clCreateBuffer, (cl_context, uint64_t, size_t, void *, int32_t *))                             \
-  X(int32_t, clReleaseMemObject, (cl_buffer))                                                                 \
-  X(cl_program, clCreateProgramWithSource,                                                                    \
-    (cl_context, uint32_t, const char **, const size_t *, int32_t *))                                         \
-  X(cl_program, clCreateProgramWithBinary,                                                                    \
-    (cl_context, uint32_t, const cl_device *, const size_t *, const unsigned char **, int32_t *, int32_t *))  \
-  X(int32_t, clBuildProgram, (cl_program, uint32_t, const cl_device *, const char *, cl_built, void *))       \
-  X(int32_t, clGetProgramInfo, (cl_program, uint32_t, size_t, void *, size_t *))                              \
-  X(int32_t, clGetProgramBuildInfo, (cl_program, cl_device, uint32_t, size_t, void *, size_t *))              \
-  X(int32_t, clReleaseProgram, (cl_program))                                                                  \
-  X(cl_kernel, clCreateKernel, (cl_program, const char *, int32_t *))                                         \
-  X(int32_t, clSetKernelArg, (cl_kernel, uint32_t, size_t, const void *))                                     \
-  X(int32_t, clReleaseKernel, (cl_kernel))                                                                    \
-  X(int32_t, clEnqueueNDRangeKernel,                                                                          \
-    (cl_queue, cl_kernel, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t,                 \
-     const cl_event *, cl_event *))                                                                           \
-  X(int32_t, clEnqueueWriteBuffer,                                                                            \
-    (cl_queue, cl_buffer, uint32_t, size_t, size_t, const void *, uint32_t, const cl_event *, cl_event *))    \
-  X(int32_t, clEnqueueReadBuffer,                                                                             \
-    (cl_queue, cl_buffer, uint32_t, size_t, size_t, void *, uint32_t, const cl_event *, cl_event *))          \
-  X(int32_t, clEnqueueCopyBuffer,                                                                             \
-    (cl_queue, cl_buffer, cl_buffer, size_t, size_t, size_t, uint32_t, const cl_event *, cl_event *))         \
-  X(int32_t, clFinish, (cl_queue))                                                                            \
-  X(int32_t, clGetEventProfilingInfo, (cl_event, uint32_t, size_t, void *, size_t *))                         \
+#define CL_FUNCTIONS(X)                                                                                      \
+  X(int32_t, clGetPlatformIDs, (uint32_t, cl_platform *, uint32_t *))                                        \
+  X(int32_t, clGetPlatformInfo, (cl_platform, uint32_t, size_t, void *, size_t *))                           \
+  X(int32_t, clGetDeviceIDs, (cl_platform, uint64_t, uint32_t, cl_device *, uint32_t *))                     \
+  X(int32_t, clGetDeviceInfo, (cl_device, uint32_t, size_t, void *, size_t *))                               \
+  X(cl_context, clCreateContext,                                                                             \
+    (const intptr_t *, uint32_t, const cl_device *, cl_notify, void *, int32_t *))                           \
+  X(int32_t, clReleaseContext, (cl_context))                                                                 \
+  X(cl_queue, clCreateCommandQueue, (cl_context, cl_device, uint64_t, int32_t *))                            \
+  X(int32_t, clReleaseCommandQueue, (cl_queue))                                                              \
+  X(cl_buffer, clCreateBuffer, (cl_context, uint64_t, size_t, void *, int32_t *))                            \
+  X(int32_t, clReleaseMemObject, (cl_buffer))                                                                \
+  X(cl_program, clCreateProgramWithSource, (cl_context, uint32_t, const char **, const size_t *, int32_t *)) \
+  X(cl_program, clCreateProgramWithBinary,                                                                   \
+    (cl_context, uint32_t, const cl_device *, const size_t *, const unsigned char **, int32_t *, int32_t *)) \
+  X(int32_t, clBuildProgram, (cl_program, uint32_t, const cl_device *, const char *, cl_built, void *))      \
+  X(int32_t, clGetProgramInfo, (cl_program, uint32_t, size_t, void *, size_t *))                             \
+  X(int32_t, clGetProgramBuildInfo, (cl_program, cl_device, uint32_t, size_t, void *, size_t *))             \
+  X(int32_t, clReleaseProgram, (cl_program))                                                                 \
+  X(cl_kernel, clCreateKernel, (cl_program, const char *, int32_t *))                                        \
+  X(int32_t, clSetKernelArg, (cl_kernel, uint32_t, size_t, const void *))                                    \
+  X(int32_t, clReleaseKernel, (cl_kernel))                                                                   \
+  X(int32_t, clEnqueueNDRangeKernel,                                                                         \
+    (cl_queue, cl_kernel, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t,                \
+     const cl_event *, cl_event *))                                                                          \
+  X(int32_t, clEnqueueWriteBuffer,                                                                           \
+    (cl_queue, cl_buffer, uint32_t, size_t, size_t, const void *, uint32_t, const cl_event *, cl_event *))   \
+  X(int32_t, clEnqueueReadBuffer,                                                                            \
+    (cl_queue, cl_buffer, uint32_t, size_t, size_t, void *, uint32_t, const cl_event *, cl_event *))         \
+  X(int32_t, clEnqueueCopyBuffer,                                                                            \
+    (cl_queue, cl_buffer, cl_buffer, size_t, size_t, size_t, uint32_t, const cl_event *, cl_event *))        \
+  X(int32_t, clFinish, (cl_queue))                                                                           \
+  X(int32_t, clGetEventProfilingInfo, (cl_event, uint32_t, size_t, void *, size_t *))                        \
   X(int32_t, clReleaseEvent, (cl_event))
 
 typedef struct opencl_api {

@@ -35,7 +35,7 @@ program_key burnish_program_key(const char *source, size_t bytes, const char *co
   return key;
 }
 
-/* The folder that Burnish's Python package calls its cache; 0 if there can be none. With `make`, it is there. */
+/* The folder that Burnish's Python package calls its cache; 0 if there is none. `make` makes it. */
 static int folder(char path[MOST_PATH], int make) {
   const char *own = getenv("BURNISH_CACHE_DIR"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
   int length = own && *own       ? snprintf(path, MOST_PATH, "%s/programs", own)

@@ -1,5 +1,5 @@
-/* Programs of GPUs as their drivers built them, on disk. An entry that is damaged, or of another program, device or
- * driver, is none. */
+/* Programs of GPUs as their drivers built them, on disk. An entry that is damaged, or of another program,
+ * device or driver, is none. */
 #ifndef BURNISH_PROGRAM_CACHE_H
 #define BURNISH_PROGRAM_CACHE_H
 

@@ -1,7 +1,7 @@
 /* Runs the module that is linked with it: runner INPUTS OUTPUTS THREADS RUNS
  *
- * INPUTS holds all inputs one after another, as raw bytes; OUTPUTS gets all outputs in the same way. A failure
- * is its code and message on standard error. */
+ * INPUTS holds all inputs one after another, as raw bytes; OUTPUTS gets all outputs in the same way. A
+ * failure is its code and message on standard error. */
 #include <stdio.h>
 #include <stdlib.h>
 
