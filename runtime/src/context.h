@@ -5,8 +5,8 @@
 #include "plan.h"
 #include "pool.h"
 
-/* Who runs plans. `load` makes what all contexts of a module share, `start` what one of them needs; `unload` and
- * `stop` undo them, and also take what has got stuck half way. */
+/* Who runs plans. `load` makes what all contexts of a module share, `start` what one of them needs; `unload`
+ * and `stop` undo them, and also take what has got stuck half way. */
 struct burnish_device {
   const char *name;
   int32_t (*load)(const burnish_image *image, void **loaded, burnish_error *error);
@@ -25,8 +25,7 @@ typedef struct io_slot {
   void *bound, *own;
 } io_slot;
 
-/* A worker's share of a step's tasks, cut into chunks: the number of the step's dealing << 16 | chunks taken.
- */
+/* A worker's share of a step's tasks, cut into chunks. */
 typedef struct share {
   _Alignas(128) _Atomic uint64_t taken;
   uint64_t seen; /* the worker's own: what it last saw in `open` */
@@ -58,12 +57,13 @@ struct burnish_context {
   burnish_call *calls; /* by step */
   share *shares;       /* by worker */
   gang_barrier *gang;
-  uint64_t dealing; /* number of the latest dealing; only the caller's */
-  _Alignas(
-      128) _Atomic uint64_t open; /* the step being dealt: dealing << 24 | step, or STEP_NONE, STEP_OVER */
-  _Alignas(128) _Atomic int64_t completed; /* tasks of this dealing that are done */
-  _Atomic int32_t ready;                   /* gang: workers that have come */
-  _Atomic uint64_t failure;                /* first error: step + 1 << 32 | code */
+
+  /* What workers count together: executor.c says how. */
+  uint64_t epoch; /* the latest one; only the caller's */
+  _Alignas(128) _Atomic uint64_t open;
+  _Alignas(128) _Atomic int64_t completed;
+  _Atomic int32_t ready;
+  _Atomic uint64_t failure;
 };
 
 #define STEP_BITS 24
@@ -77,12 +77,12 @@ int32_t burnish_context_make(const burnish_image *image, plan_view plan, unsigne
                              const burnish_options *options, burnish_context **context, burnish_error *error);
 void burnish_context_free(burnish_context *context);
 
-/* The memory bound to an input or output (counted behind the inputs), else the context's own; NULL if there is
- * none. */
+/* The memory bound to an input or output (counted behind the inputs), else the context's own; NULL if there
+ * is none. */
 void *burnish_context_memory(burnish_context *context, uint64_t slot);
 
-/* Fails where an output shares memory with another input or output: steps write outputs while others still read
- * inputs. `at` says where each lies; 0 is nowhere yet. */
+/* Fails where an output shares memory with another input or output: steps write outputs while others still
+ * read inputs. `at` says where each lies; 0 is nowhere yet. */
 int32_t burnish_check_apart(burnish_context *context, uint64_t (*at)(const burnish_context *, uint64_t slot));
 
 /* Zeroed, aligned to 128 bytes; for tables. free() takes it. */

@@ -1,6 +1,15 @@
 /* Walks a plan. The caller is worker 0 and opens one step after another; each worker takes chunks of its own
  * share first and then of the others', so that a worker that comes late delays nobody. A step is done when
- * all its tasks are. Without a pool nothing of this is touched. */
+ * all its tasks are. Without a pool nothing of this is touched.
+ *
+ * Each step that workers run together has a number, its epoch, and so have a run's beginning and its end.
+ * Only the caller raises it.
+ *
+ *   open       epoch << 24 | step. STEP_NONE: a run has begun, no step yet. STEP_OVER: the run has ended.
+ *   taken      Of each share, epoch << 16 | chunks taken. An older epoch means none, so no share is reset.
+ *   completed  Tasks done in this epoch; of a gang step, workers done. The caller waits for all.
+ *   ready      Of a gang step, the workers that have come, besides the caller.
+ *   failure    (step + 1) << 32 | code of the run's first error; 0: none. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>
@@ -10,6 +19,7 @@
 
 #define CHUNKS 4 /* per share: the finest balance is 1 / (4 · threads) of a step */
 #define CHUNK_BITS 16
+#define MOST_EPOCH_BITS 39 /* at the beginning of a run */
 
 static int32_t copy_step(const burnish_context *c, const plan_step *step) {
   memcpy(c->buffers[step->first_arg + 1], c->buffers[step->first_arg],
@@ -54,21 +64,21 @@ static int64_t cut(int64_t tasks, int64_t i, int64_t parts) {
   return tasks / parts * i + tasks % parts * i / parts;
 }
 
-/* Takes the next chunk of a share; -1 when there is none. A share that no one has touched in this dealing
- * still shows an older number and is begun by whoever comes first. */
-static int64_t take_chunk(share *s, uint64_t dealing, int64_t chunks) {
+/* Takes the next chunk of a share; -1 when there is none. A share that no one has touched in this epoch still
+ * shows an older one and is begun by whoever comes first. */
+static int64_t take_chunk(share *s, uint64_t epoch, int64_t chunks) {
   uint64_t seen = atomic_load_explicit(&s->taken, memory_order_relaxed);
   for (;;) {
-    uint64_t number = seen >> CHUNK_BITS;
-    int64_t taken = number == dealing ? (int64_t)(seen & (((uint64_t)1 << CHUNK_BITS) - 1)) : 0;
-    if (number > dealing || taken >= chunks) return -1;
-    if (atomic_compare_exchange_weak_explicit(&s->taken, &seen, dealing << CHUNK_BITS | (uint64_t)(taken + 1),
+    uint64_t latest = seen >> CHUNK_BITS;
+    int64_t taken = latest == epoch ? (int64_t)(seen & (((uint64_t)1 << CHUNK_BITS) - 1)) : 0;
+    if (latest > epoch || taken >= chunks) return -1;
+    if (atomic_compare_exchange_weak_explicit(&s->taken, &seen, epoch << CHUNK_BITS | (uint64_t)(taken + 1),
                                               memory_order_relaxed, memory_order_relaxed))
       return taken;
   }
 }
 
-static void deal(burnish_context *c, uint64_t dealing, uint32_t s, int32_t worker) {
+static void deal(burnish_context *c, uint64_t epoch, uint32_t s, int32_t worker) {
   const plan_step *step = &c->plan.steps[s];
   burnish_kernel kernel = c->image->kernels[step->kernel];
   int64_t done = 0, tasks = (int64_t)step->tasks;
@@ -76,7 +86,7 @@ static void deal(burnish_context *c, uint64_t dealing, uint32_t s, int32_t worke
     int32_t owner = (worker + i) % c->threads;
     int64_t begin = cut(tasks, owner, c->threads), size = cut(tasks, owner + 1, c->threads) - begin;
     int64_t chunks = size < CHUNKS ? size : CHUNKS, chunk;
-    while (chunks && (chunk = take_chunk(&c->shares[owner], dealing, chunks)) >= 0) {
+    while (chunks && (chunk = take_chunk(&c->shares[owner], epoch, chunks)) >= 0) {
       int64_t from = cut(size, chunk, chunks), to = cut(size, chunk + 1, chunks);
       int32_t code = kernel(&c->calls[s], begin + from, begin + to, worker);
       if (code) note_failure(c, s, code);
@@ -145,8 +155,8 @@ static void run_together(burnish_context *c, uint32_t s) {
   uint32_t rounds = 0;
   atomic_store_explicit(&c->completed, 0, memory_order_relaxed);
   atomic_store_explicit(&c->ready, 0, memory_order_relaxed);
-  c->dealing++;
-  atomic_store(&c->open, c->dealing << STEP_BITS | s);
+  c->epoch++;
+  atomic_store(&c->open, c->epoch << STEP_BITS | s);
   c->pool->summon(c->pool);
   if (step->gang) {
     while (atomic_load_explicit(&c->ready, memory_order_relaxed) < c->threads - 1) {
@@ -155,7 +165,7 @@ static void run_together(burnish_context *c, uint32_t s) {
     }
     gang_part(c, s, 0);
   } else {
-    deal(c, c->dealing, s, 0);
+    deal(c, c->epoch, s, 0);
   }
   deadline = 0;
   while (atomic_load_explicit(&c->completed, memory_order_acquire) != goal) wait_round(c, &deadline, &rounds);
@@ -180,14 +190,15 @@ static int32_t run_with_help(burnish_context *c, uint32_t *failed) {
     }
     if (code) *failed = s;
   }
-  c->dealing++;
-  atomic_store(&c->open, c->dealing << STEP_BITS | STEP_OVER);
+  c->epoch++;
+  atomic_store(&c->open, c->epoch << STEP_BITS | STEP_OVER);
   return code;
 }
 
-/* Shares know dealings by numbers of 40 bits. Between runs no helper looks at them. */
+/* `open` has 40 bits for the epoch. Beginning anew at 39 leaves room for the 2^24 steps of one run, and
+ * between runs no helper looks at shares. */
 static void count_anew(burnish_context *c) {
-  c->dealing = 0;
+  c->epoch = 0;
   for (int32_t i = 0; i < c->threads; i++) {
     atomic_store_explicit(&c->shares[i].taken, 0, memory_order_relaxed);
     c->shares[i].seen = 0;
@@ -200,9 +211,9 @@ static int32_t cpu_run(burnish_context *c) {
   pool_job job = {help, c};
   if (c->stale && (code = burnish_cpu_resolve(c))) return code;
   if (c->pool) {
-    if (c->dealing >> 39) count_anew(c);
+    if (c->epoch >> MOST_EPOCH_BITS) count_anew(c);
     atomic_store_explicit(&c->failure, 0, memory_order_relaxed);
-    atomic_store(&c->open, ++c->dealing << STEP_BITS | STEP_NONE);
+    atomic_store(&c->open, ++c->epoch << STEP_BITS | STEP_NONE);
   }
   if (c->pool && c->pool->enter(c->pool, &job)) {
     code = c->threads > 1 ? run_with_help(c, &failed) : run_alone(c, &failed);
