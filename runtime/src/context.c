@@ -55,7 +55,7 @@ int32_t burnish_context_make(const burnish_image *image, plan_view plan, unsigne
   c->error.step = -1;
   c->stale = 1;
   c->threads = 1;
-  c->ios = burnish_array((uint64_t)plan.header->input_count + plan.header->output_count, sizeof *c->ios);
+  c->ios = burnish_array(plan_slots(plan.header), sizeof *c->ios);
   status = c->ios ? c->device->start(c, options, error)
                   : burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
   if (status) {
@@ -74,7 +74,7 @@ void burnish_destroy(burnish_context *c) {
 }
 
 void burnish_context_free(burnish_context *c) {
-  uint64_t count = (uint64_t)c->plan.header->input_count + c->plan.header->output_count;
+  uint64_t count = plan_slots(c->plan.header);
   c->device->stop(c);
   for (uint64_t i = 0; c->ios && i < count; i++) free(c->ios[i].own);
   free(c->ios);
@@ -98,7 +98,7 @@ static int32_t bind(burnish_context *c, int is_output, int32_t index, void *data
   if (index < 0 || (uint32_t)index >= count)
     return burnish_fail(&c->error, BURNISH_BAD_ARGUMENT, -1, "there is no %s %d; the model has %u", kind,
                         (int)index, count);
-  uint64_t slot = (is_output ? h->input_count : 0) + (uint64_t)index;
+  uint64_t slot = is_output ? plan_output_slot(h, (uint32_t)index) : (uint64_t)index;
   const plan_io *io = &c->plan.ios[slot];
   const char *name = c->plan.strings + io->name;
   if (data && nbytes != (int64_t)io->nbytes)
@@ -129,20 +129,20 @@ void *burnish_input_data(burnish_context *c, int32_t index) {
 
 void *burnish_output_data(burnish_context *c, int32_t index) {
   if (index < 0 || (uint32_t)index >= c->plan.header->output_count) return NULL;
-  return burnish_context_memory(c, (uint64_t)c->plan.header->input_count + (uint64_t)index);
+  return burnish_context_memory(c, plan_output_slot(c->plan.header, (uint32_t)index));
 }
 
 void *burnish_device_data(burnish_context *c, int32_t is_output, int32_t index) {
   const plan_header *h = c->plan.header;
   if (!c->device->device_memory || index < 0) return NULL;
   if ((uint32_t)index >= (is_output ? h->output_count : h->input_count)) return NULL;
-  return c->device->device_memory(c, (is_output ? h->input_count : 0) + (uint64_t)index);
+  return c->device->device_memory(c, is_output ? plan_output_slot(h, (uint32_t)index) : (uint64_t)index);
 }
 
 int32_t burnish_check_apart(burnish_context *c, uint64_t (*at)(const burnish_context *, uint64_t)) {
-  uint32_t inputs = c->plan.header->input_count, all = inputs + c->plan.header->output_count;
-  for (uint32_t o = inputs; o < all; o++)
-    for (uint32_t i = 0; i < o; i++) {
+  uint64_t inputs = c->plan.header->input_count;
+  for (uint64_t o = inputs; o < plan_slots(c->plan.header); o++)
+    for (uint64_t i = 0; i < o; i++) {
       uint64_t mine = at(c, o), other = at(c, i);
       uint64_t bytes = c->plan.ios[o].nbytes, others = c->plan.ios[i].nbytes;
       if (mine && other && bytes && others && mine < other + others && other < mine + bytes)

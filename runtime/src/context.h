@@ -42,7 +42,7 @@ struct burnish_context {
   plan_view plan;
   int32_t threads;
   unsigned char *prepared; /* the module's */
-  io_slot *ios;            /* inputs, then outputs */
+  io_slot *ios;            /* by slot */
   int stale;               /* a binding changed since the last run */
   int64_t *nanoseconds;    /* the user's, by step, or NULL */
   burnish_error error;
@@ -77,8 +77,7 @@ int32_t burnish_context_make(const burnish_image *image, plan_view plan, unsigne
                              const burnish_options *options, burnish_context **context, burnish_error *error);
 void burnish_context_free(burnish_context *context);
 
-/* The memory bound to an input or output (counted behind the inputs), else the context's own; NULL if there
- * is none. */
+/* The memory bound to an input or output, else the context's own; NULL if there is none. */
 void *burnish_context_memory(burnish_context *context, uint64_t slot);
 
 /* Fails where an output shares memory with another input or output: steps write outputs while others still

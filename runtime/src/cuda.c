@@ -21,7 +21,7 @@ typedef struct recording {
   uint64_t chosen; /* when it was chosen last, as the state counts */
 } recording;
 
-/* What one context has for itself. A slot is an input, or an output behind the inputs. */
+/* What one context has for itself. */
 typedef struct cuda_state {
   cu_stream stream;   /* runs; waits for work on the legacy stream, as torch's and cupy's is by default */
   cu_stream recorder; /* records; waits for nothing, so that recording disturbs nobody */
@@ -45,10 +45,6 @@ typedef struct cuda_state {
 } cuda_state;
 
 static const cuda_module *module_of(const burnish_context *c) { return c->image->prepared->loaded; }
-
-static uint64_t slot_count(const burnish_context *c) {
-  return (uint64_t)c->plan.header->input_count + c->plan.header->output_count;
-}
 
 static size_t errors_size(const burnish_context *c) { return c->plan.step_count * sizeof(int32_t); }
 
@@ -79,13 +75,13 @@ static uint32_t most_arguments(const burnish_context *c) {
 static int32_t new_tables(burnish_context *c, burnish_error *error) {
   cuda_state *s = c->state;
   uint64_t values = (uint64_t)most_arguments(c) + 2;
-  s->own = burnish_array(slot_count(c), sizeof *s->own);
-  s->used = burnish_array(slot_count(c), sizeof *s->used);
-  s->resident = burnish_array(slot_count(c), 1);
+  s->own = burnish_array(plan_slots(c->plan.header), sizeof *s->own);
+  s->used = burnish_array(plan_slots(c->plan.header), sizeof *s->used);
+  s->resident = burnish_array(plan_slots(c->plan.header), 1);
   for (int n = 0; n < RECORDINGS; n++) {
     recording *r = &s->recordings[n];
-    r->used = burnish_array(slot_count(c), sizeof *r->used);
-    r->resident = burnish_array(slot_count(c), 1);
+    r->used = burnish_array(plan_slots(c->plan.header), sizeof *r->used);
+    r->resident = burnish_array(plan_slots(c->plan.header), 1);
     if (!r->used || !r->resident)
       return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
   }
@@ -113,7 +109,7 @@ static int32_t new_memory(burnish_context *c, burnish_error *error) {
   cuda_state *s = c->state;
   uint64_t arena = round_up(c->plan.arena_bytes + 1), ios = 0;
   void *pinned = NULL;
-  for (uint64_t i = 0; i < slot_count(c); i++) ios += round_up(c->plan.ios[i].nbytes);
+  for (uint64_t i = 0; i < plan_slots(c->plan.header); i++) ios += round_up(c->plan.ios[i].nbytes);
   size_t total = (size_t)(arena + ios), host = (size_t)(ios + errors_size(c) + 1);
   cu_result code = burnish_cu.cuMemAlloc_v2(&s->memory, total);
   if (code) return burnish_cuda_failed(error, "cuMemAlloc of a context", code);
@@ -123,7 +119,7 @@ static int32_t new_memory(burnish_context *c, burnish_error *error) {
   if (code) return burnish_cuda_failed(error, "cuMemHostAlloc", code);
   s->staging = memset(pinned, 0, host);
   s->noted = (int32_t *)(void *)(s->staging + ios);
-  for (uint64_t i = 0, at = 0; i < slot_count(c); at += round_up(c->plan.ios[i++].nbytes)) {
+  for (uint64_t i = 0, at = 0; i < plan_slots(c->plan.header); at += round_up(c->plan.ios[i++].nbytes)) {
     s->own[i] = s->used[i] = s->memory + arena + at;
     c->ios[i].own = s->staging + at;
   }
@@ -217,7 +213,7 @@ static void drop_graphs(recording *r) {
 /* The one of the addresses of now, or else the place of the one that was not wanted for longest. */
 static void choose_recording(const burnish_context *c) {
   cuda_state *s = c->state;
-  size_t count = (size_t)slot_count(c), bytes = count * sizeof *s->used;
+  size_t count = (size_t)plan_slots(c->plan.header), bytes = count * sizeof *s->used;
   recording *oldest = s->recordings, *found = NULL;
   for (recording *r = s->recordings; r < s->recordings + RECORDINGS; r++) {
     if (r->chosen && !memcmp(r->used, s->used, bytes) && !memcmp(r->resident, s->resident, count)) found = r;
@@ -252,7 +248,7 @@ static void cuda_stop(burnish_context *c) {
     if (s->memory) burnish_cu.cuMemFree_v2(s->memory);
     leave();
   }
-  for (uint64_t i = 0; i < slot_count(c); i++) c->ios[i].own = NULL; /* was in `staging` */
+  for (uint64_t i = 0; i < plan_slots(c->plan.header); i++) c->ios[i].own = NULL; /* was in `staging` */
   for (int n = 0; n < RECORDINGS; n++) {
     free(s->recordings[n].used);
     free(s->recordings[n].resident);
@@ -277,7 +273,7 @@ static void *cuda_device_memory(burnish_context *c, uint64_t slot) {
 static cu_pointer address_of(const burnish_context *c, const plan_arg *arg) {
   const cuda_state *s = c->state;
   cu_pointer base = arg->space == SPACE_INPUT    ? s->used[arg->index]
-                    : arg->space == SPACE_OUTPUT ? s->used[(uint64_t)c->plan.header->input_count + arg->index]
+                    : arg->space == SPACE_OUTPUT ? s->used[plan_output_slot(c->plan.header, arg->index)]
                     : arg->space == SPACE_ARENA  ? s->memory
                                                  : module_of(c)->weights;
   return base + arg->offset;
@@ -356,8 +352,7 @@ static int32_t start_step(burnish_context *c, uint32_t number) {
 static cu_result transfer(burnish_context *c, int to_device) {
   const plan_header *h = c->plan.header;
   const cuda_state *s = c->state;
-  uint64_t begin = to_device ? 0 : h->input_count,
-           end = begin + (to_device ? h->input_count : h->output_count);
+  uint64_t begin = to_device ? 0 : plan_output_slot(h, 0), end = to_device ? h->input_count : plan_slots(h);
   cu_result code = 0;
   for (uint64_t i = begin; i < end && !code; i++) {
     size_t bytes = (size_t)c->plan.ios[i].nbytes;
@@ -421,7 +416,7 @@ static uint64_t used_by(const burnish_context *c, uint64_t slot) {
 /* Where the inputs and outputs lie from now on. Graphs refer to the device's memory alone. */
 static int32_t resolve(burnish_context *c) {
   cuda_state *s = c->state;
-  for (uint64_t i = 0; i < slot_count(c); i++) {
+  for (uint64_t i = 0; i < plan_slots(c->plan.header); i++) {
     void *bound = c->ios[i].bound;
     int32_t device = -1, status = bound ? find_device(c, bound, &device) : BURNISH_OK;
     if (status) return status;
@@ -448,9 +443,9 @@ static int32_t resolve(burnish_context *c) {
 
 /* Between the user's memory and the pinned one, where the user bound some. */
 static void stage(burnish_context *c, int to_device) {
+  const plan_header *h = c->plan.header;
   const cuda_state *s = c->state;
-  uint64_t begin = to_device ? 0 : c->plan.header->input_count;
-  uint64_t end = to_device ? c->plan.header->input_count : slot_count(c);
+  uint64_t begin = to_device ? 0 : plan_output_slot(h, 0), end = to_device ? h->input_count : plan_slots(h);
   for (uint64_t i = begin; i < end; i++) {
     void *user = c->ios[i].bound, *own = c->ios[i].own;
     size_t bytes = (size_t)c->plan.ios[i].nbytes;

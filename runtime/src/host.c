@@ -111,7 +111,7 @@ static unsigned char *base_of(burnish_context *c, const plan_arg *arg) {
     case SPACE_INPUT:
       return burnish_context_memory(c, arg->index);
     case SPACE_OUTPUT:
-      return burnish_context_memory(c, (uint64_t)c->plan.header->input_count + arg->index);
+      return burnish_context_memory(c, plan_output_slot(c->plan.header, arg->index));
     default:
       return weights_of(c, arg->space);
   }

@@ -48,7 +48,7 @@ int32_t burnish_input(const burnish_api *model, int32_t index, burnish_tensor *t
 int32_t burnish_output(const burnish_api *model, int32_t index, burnish_tensor *tensor) {
   plan_view v = view(model);
   if (index < 0 || (uint32_t)index >= v.header->output_count) return BURNISH_BAD_ARGUMENT;
-  return describe(&v, (uint64_t)v.header->input_count + (uint64_t)index, tensor);
+  return describe(&v, plan_output_slot(v.header, (uint32_t)index), tensor);
 }
 
 int32_t burnish_step_count(const burnish_api *model) { return (int32_t)view(model).header->step_count; }

@@ -25,7 +25,7 @@ typedef struct loaded_module {
 typedef struct cl_state {
   cl_queue queue;
   cl_buffer arena, errors;
-  cl_buffer *ios;     /* inputs, then outputs */
+  cl_buffer *ios;     /* by slot */
   cl_kernel *kernels; /* by step */
   cl_event *events;   /* by step, while profiling */
   int32_t *noted;     /* the errors that kernels noted, by step */
@@ -296,7 +296,7 @@ static cl_buffer buffer_of(const burnish_context *c, const plan_arg *arg) {
   const cl_state *s = c->state;
   const loaded_module *m = c->image->prepared->loaded;
   return arg->space == SPACE_INPUT    ? s->ios[arg->index]
-         : arg->space == SPACE_OUTPUT ? s->ios[(uint64_t)c->plan.header->input_count + arg->index]
+         : arg->space == SPACE_OUTPUT ? s->ios[plan_output_slot(c->plan.header, arg->index)]
          : arg->space == SPACE_ARENA  ? s->arena
                                       : m->weights;
 }
@@ -324,10 +324,9 @@ static int32_t new_kernel(burnish_context *c, uint32_t number, burnish_error *er
 }
 
 static int32_t new_buffers(burnish_context *c, burnish_error *error) {
-  const plan_header *h = c->plan.header;
   const loaded_module *m = c->image->prepared->loaded;
   cl_state *s = c->state;
-  uint64_t count = (uint64_t)h->input_count + h->output_count, errors = c->plan.step_count * sizeof *s->noted;
+  uint64_t count = plan_slots(c->plan.header), errors = c->plan.step_count * sizeof *s->noted;
   int32_t status = new_buffer(m->context, c->plan.arena_bytes, NULL, &s->arena, error);
   if (!status) status = new_buffer(m->context, errors, s->noted, &s->errors, error);
   for (uint64_t i = 0; i < count && !status; i++)
@@ -336,14 +335,13 @@ static int32_t new_buffers(burnish_context *c, burnish_error *error) {
 }
 
 static int32_t opencl_start(burnish_context *c, const burnish_options *options, burnish_error *error) {
-  const plan_header *h = c->plan.header;
   const loaded_module *m = c->image->prepared->loaded;
   cl_state *s = c->state = calloc(1, sizeof *s);
   int32_t status = in_opening_process(error);
   (void)options;
   if (status) return status;
   if (s) {
-    s->ios = burnish_array((uint64_t)h->input_count + h->output_count, sizeof *s->ios);
+    s->ios = burnish_array(plan_slots(c->plan.header), sizeof *s->ios);
     s->kernels = burnish_array(c->plan.step_count, sizeof *s->kernels);
     s->events = burnish_array(c->plan.step_count, sizeof *s->events);
     s->noted = burnish_array(c->plan.step_count, sizeof *s->noted);
@@ -359,7 +357,7 @@ static int32_t opencl_start(burnish_context *c, const burnish_options *options, 
 }
 
 static void release(const burnish_context *c, const cl_state *s) {
-  uint64_t count = (uint64_t)c->plan.header->input_count + c->plan.header->output_count;
+  uint64_t count = plan_slots(c->plan.header);
   for (uint32_t i = 0; s->kernels && i < c->plan.step_count; i++)
     if (s->kernels[i]) cl.clReleaseKernel(s->kernels[i]);
   for (uint64_t i = 0; s->ios && i < count; i++)
@@ -413,9 +411,9 @@ static int32_t start_step(burnish_context *c, uint32_t number) {
 static int32_t transfer(burnish_context *c, int to_device) {
   const plan_header *h = c->plan.header;
   const cl_state *s = c->state;
-  uint64_t begin = to_device ? 0 : h->input_count, count = to_device ? h->input_count : h->output_count;
+  uint64_t begin = to_device ? 0 : plan_output_slot(h, 0), end = to_device ? h->input_count : plan_slots(h);
   int32_t status = 0;
-  for (uint64_t i = begin; i < begin + count && !status; i++) {
+  for (uint64_t i = begin; i < end && !status; i++) {
     size_t bytes = (size_t)c->plan.ios[i].nbytes;
     void *memory = burnish_context_memory(c, i);
     if (!bytes) continue;

@@ -35,7 +35,7 @@ plan_view burnish_plan_view(const burnish_image *image) {
   v.header = (const plan_header *)(const void *)at;
   at += sizeof(plan_header);
   v.ios = (const plan_io *)(const void *)at;
-  at += ((uint64_t)v.header->input_count + v.header->output_count) * sizeof(plan_io);
+  at += plan_slots(v.header) * sizeof(plan_io);
   v.steps = (const plan_step *)(const void *)at;
   v.step_count = v.header->step_count;
   v.arena_bytes = v.header->arena_bytes;
@@ -114,7 +114,7 @@ static int32_t check_header(const burnish_image *image, burnish_error *error) {
     return burnish_fail(error, BURNISH_BAD_VERSION, -1,
                         "the plan has format version %u, this runtime reads %u; compile the model again",
                         h->version, BURNISH_PLAN_VERSION);
-  sections = sizeof *h + ((uint64_t)h->input_count + h->output_count) * sizeof(plan_io) +
+  sections = sizeof *h + plan_slots(h) * sizeof(plan_io) +
              ((uint64_t)h->step_count + h->setup_count) * sizeof(plan_step) +
              (uint64_t)h->arg_count * sizeof(plan_arg) + (uint64_t)h->dim_count * 8 +
              ((uint64_t)h->kernel_count + h->feature_count) * 4 + h->string_bytes;
@@ -135,7 +135,7 @@ static int32_t check_header(const burnish_image *image, burnish_error *error) {
 
 static int32_t check_ios(const plan_view *v, burnish_error *error) {
   const plan_header *h = v->header;
-  for (uint64_t i = 0; i < (uint64_t)h->input_count + h->output_count; i++) {
+  for (uint64_t i = 0; i < plan_slots(h); i++) {
     const plan_io *io = &v->ios[i];
     uint64_t bytes = burnish_element_bytes(io->dtype);
     if (!bytes) return bad(error, "an input or output has an unknown element type");
@@ -163,7 +163,7 @@ static int arg_is_inside(const plan_view *v, const plan_arg *arg) {
       break;
     case SPACE_OUTPUT:
       if (arg->index >= h->output_count) return 0;
-      limit = v->ios[(uint64_t)h->input_count + arg->index].nbytes;
+      limit = v->ios[plan_output_slot(h, arg->index)].nbytes;
       break;
     case SPACE_ARENA:
     case SPACE_WEIGHTS:

@@ -65,7 +65,7 @@ typedef struct burnish_image {
 
 typedef struct plan_view {
   const plan_header *header;
-  const plan_io *ios; /* inputs, then outputs */
+  const plan_io *ios; /* by slot */
   const plan_step *steps;
   uint32_t step_count;
   uint64_t arena_bytes, scratch_bytes; /* that the steps need */
@@ -75,6 +75,13 @@ typedef struct plan_view {
   const uint32_t *features;
   const char *strings;
 } plan_view;
+
+/* A slot is an input, or an output counted behind the inputs. */
+static inline uint64_t plan_slots(const plan_header *h) { return (uint64_t)h->input_count + h->output_count; }
+
+static inline uint64_t plan_output_slot(const plan_header *h, uint32_t index) {
+  return (uint64_t)h->input_count + index;
+}
 
 /* Pointers into a plan that plan_check has accepted. */
 plan_view burnish_plan_view(const burnish_image *image);
