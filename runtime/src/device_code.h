@@ -9,8 +9,11 @@
 #define BURNISH_CODE_VERSION 1u
 
 enum { CODE_NEEDS_F64 = 1 };
-/* may note an error; all blocks run at once; may begin before the kernel before it has ended */
-enum { KERNEL_REPORTS = 1, KERNEL_TOGETHER = 2, KERNEL_OVERLAPS = 4 };
+enum {
+  KERNEL_REPORTS = 1,  /* may note an error */
+  KERNEL_TOGETHER = 2, /* its blocks wait for each other, so all must run at once */
+  KERNEL_OVERLAPS = 4  /* may begin before the kernel before it has ended, and waits for that itself */
+};
 
 typedef struct code_header {
   char magic[8];

@@ -36,15 +36,19 @@ static opencl_api cl;
 static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
 static pid_t opened_by;
 
+static int is_about_memory(int32_t code) {
+  return code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES ||
+         code == CL_OUT_OF_HOST_MEMORY || code == CL_INVALID_BUFFER_SIZE;
+}
+
 static int32_t failed(burnish_error *error, const char *what, int32_t code) {
-  int32_t status =
-      code == -4 || code == -5 || code == -6 || code == -61 ? BURNISH_NO_MEMORY : BURNISH_BAD_DEVICE;
+  int32_t status = is_about_memory(code) ? BURNISH_NO_MEMORY : BURNISH_BAD_DEVICE;
   return burnish_fail(error, status, -1, "OpenCL: %s failed with code %d", what, (int)code);
 }
 
-/* Code -5, out of resources, is what some drivers say of kernels that leave their memory or take too long. */
+/* Some drivers run out of resources where kernels leave their memory or take too long. */
 static int32_t failed_run(burnish_error *error, const char *what, int32_t code) {
-  if (code != -5) return failed(error, what, code);
+  if (code != CL_OUT_OF_RESOURCES) return failed(error, what, code);
   return burnish_fail(error, BURNISH_BAD_DEVICE, -1, "OpenCL: %s failed with code %d", what, (int)code);
 }
 

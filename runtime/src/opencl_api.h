@@ -18,6 +18,10 @@ typedef void (*cl_notify)(const char *, const void *, size_t, void *);
 typedef void (*cl_built)(cl_program, void *);
 
 enum {
+  CL_MEM_OBJECT_ALLOCATION_FAILURE = -4,
+  CL_OUT_OF_RESOURCES = -5,
+  CL_OUT_OF_HOST_MEMORY = -6,
+  CL_INVALID_BUFFER_SIZE = -61,
   CL_DEVICE_TYPE_CPU = 1 << 1,
   CL_DEVICE_TYPE_GPU = 1 << 2,
   CL_DEVICE_TYPE_ACCELERATOR = 1 << 3,
@@ -35,7 +39,6 @@ enum {
   CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT = 1 << 7,
   CL_QUEUE_PROFILING_ENABLE = 1 << 1,
   CL_MEM_READ_WRITE = 1 << 0,
-  CL_MEM_READ_ONLY = 1 << 2,
   CL_MEM_COPY_HOST_PTR = 1 << 5,
   CL_PROGRAM_BINARY_SIZES = 0x1165,
   CL_PROGRAM_BINARIES = 0x1166,
