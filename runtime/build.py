@@ -225,9 +225,9 @@ DATA("burnish_code_data", "64", "code.bin");
 extern HIDDEN const unsigned char burnish_plan_data[], burnish_weights_data[], burnish_code_data[];
 {declarations}
 static const burnish_kernel kernels[] = {{{names}0}};
-static burnish_prepared prepared = {{PTHREAD_MUTEX_INITIALIZER, 0, 0, 0}};
+static burnish_shared_parts parts = {{PTHREAD_MUTEX_INITIALIZER, 0, 0, 0}};
 static const burnish_image image = {{burnish_plan_data, {plan_bytes}u, burnish_weights_data, {weights_bytes}u,
-                                    kernels, {kernel_count}u, &prepared, 1, &burnish_{device},
+                                    kernels, {kernel_count}u, &parts, 1, &burnish_{device},
                                     burnish_code_data, {code_bytes}u}};
 extern __attribute__((visibility("default"))) const burnish_api {symbol};
 const burnish_api {symbol} = BURNISH_TABLE(&image);

@@ -36,10 +36,10 @@ int32_t burnish_create(const burnish_api *model, const burnish_options *options,
                         "create: start from BURNISH_OPTIONS, which sets `size`");
   if (options) o = *options;
   status = burnish_check(model, error);
-  if (!status) status = burnish_prepared_take(model->image, &o, &prepared, error);
+  if (!status) status = burnish_parts_take(model->image, &o, &prepared, error);
   if (status) return status;
   status = burnish_context_make(model->image, burnish_plan_view(model->image), prepared, &o, out, error);
-  if (status) burnish_prepared_leave(model->image);
+  if (status) burnish_parts_leave(model->image);
   return status;
 }
 
@@ -70,7 +70,7 @@ void burnish_destroy(burnish_context *c) {
   if (!c) return;
   const burnish_image *image = c->image;
   burnish_context_free(c);
-  burnish_prepared_leave(image);
+  burnish_parts_leave(image);
 }
 
 void burnish_context_free(burnish_context *c) {

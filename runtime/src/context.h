@@ -93,10 +93,10 @@ void *burnish_allocate(uint64_t bytes);
 /* Fails with the code and its meaning, the step's node and kernel. */
 int32_t burnish_step_error(burnish_context *context, uint32_t step, int32_t code);
 
-/* One user more or less of an image's prepared weights. The first one, whose options these are, waits until
- * the setup steps have run; the memory is NULL where there are none. */
-int32_t burnish_prepared_take(const burnish_image *image, const burnish_options *options,
-                              unsigned char **memory, burnish_error *error);
-void burnish_prepared_leave(const burnish_image *image);
+/* One user more or less of an image's shared parts. The first one, whose options these are, waits until they
+ * are made; `prepared`, which may be NULL, gets the weights of the setup steps, NULL where there are none. */
+int32_t burnish_parts_take(const burnish_image *image, const burnish_options *options,
+                           unsigned char **prepared, burnish_error *error);
+void burnish_parts_leave(const burnish_image *image);
 
 #endif

@@ -44,7 +44,7 @@ typedef struct cuda_state {
   cu_stream submit_to; /* while steps are started */
 } cuda_state;
 
-static const cuda_module *module_of(const burnish_context *c) { return c->image->prepared->loaded; }
+static const cuda_module *module_of(const burnish_context *c) { return c->image->parts->device_module; }
 
 static size_t errors_size(const burnish_context *c) { return c->plan.step_count * sizeof(int32_t); }
 

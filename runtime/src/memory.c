@@ -14,7 +14,7 @@ const burnish_api burnish_runtime = BURNISH_TABLE(NULL);
 typedef struct memory_module {
   burnish_api api; /* first: its address is the module's */
   burnish_image image;
-  burnish_prepared prepared;
+  burnish_shared_parts parts;
 } memory_module;
 
 int32_t burnish_module_create(const void *plan, uint64_t plan_bytes, const void *weights,
@@ -27,7 +27,7 @@ void burnish_module_destroy(const burnish_api *model);
 uint64_t burnish_checksum_of(const void *data, uint64_t bytes);
 
 static void destroy(memory_module *m) {
-  pthread_mutex_destroy(&m->prepared.lock);
+  pthread_mutex_destroy(&m->parts.lock);
   free((void *)(uintptr_t)m->image.plan);
   free((void *)(uintptr_t)m->image.kernels);
   free((void *)(uintptr_t)m->image.code);
@@ -56,8 +56,8 @@ static memory_module *new_module(const void *plan, uint64_t plan_bytes, const vo
   m->image.plan_bytes = plan_bytes;
   m->image.weights = weights_bytes ? weights : no_weights;
   m->image.weights_bytes = weights_bytes;
-  m->image.prepared = &m->prepared;
-  pthread_mutex_init(&m->prepared.lock, NULL);
+  m->image.parts = &m->parts;
+  pthread_mutex_init(&m->parts.lock, NULL);
   m->api = (burnish_api)BURNISH_TABLE(&m->image);
   return m;
 }

@@ -298,7 +298,7 @@ static int32_t opencl_load(const burnish_image *image, void **loaded, burnish_er
 
 static cl_buffer buffer_of(const burnish_context *c, const plan_arg *arg) {
   const cl_state *s = c->state;
-  const loaded_module *m = c->image->prepared->loaded;
+  const loaded_module *m = c->image->parts->device_module;
   return arg->space == SPACE_INPUT    ? s->ios[arg->index]
          : arg->space == SPACE_OUTPUT ? s->ios[plan_output_slot(c->plan.header, arg->index)]
          : arg->space == SPACE_ARENA  ? s->arena
@@ -307,7 +307,7 @@ static cl_buffer buffer_of(const burnish_context *c, const plan_arg *arg) {
 
 static int32_t new_kernel(burnish_context *c, uint32_t number, burnish_error *error) {
   const plan_step *step = &c->plan.steps[number];
-  const loaded_module *m = c->image->prepared->loaded;
+  const loaded_module *m = c->image->parts->device_module;
   cl_state *s = c->state;
   const char *name;
   const code_kernel *code = burnish_gpu_kernel(c, number, &name);
@@ -328,7 +328,7 @@ static int32_t new_kernel(burnish_context *c, uint32_t number, burnish_error *er
 }
 
 static int32_t new_buffers(burnish_context *c, burnish_error *error) {
-  const loaded_module *m = c->image->prepared->loaded;
+  const loaded_module *m = c->image->parts->device_module;
   cl_state *s = c->state;
   uint64_t count = plan_slots(c->plan.header), errors = c->plan.step_count * sizeof *s->noted;
   int32_t status = new_buffer(m->context, c->plan.arena_bytes, NULL, &s->arena, error);
@@ -339,7 +339,7 @@ static int32_t new_buffers(burnish_context *c, burnish_error *error) {
 }
 
 static int32_t opencl_start(burnish_context *c, const burnish_options *options, burnish_error *error) {
-  const loaded_module *m = c->image->prepared->loaded;
+  const loaded_module *m = c->image->parts->device_module;
   cl_state *s = c->state = calloc(1, sizeof *s);
   int32_t status = in_opening_process(error);
   (void)options;

@@ -37,14 +37,13 @@ typedef struct plan_arg {
   uint64_t offset, nbytes;
 } plan_arg;
 
-/* What is made of a module for its first user and gone after the last: what the setup steps make of its
- * weights, and what its device keeps of it. */
-typedef struct burnish_prepared {
+/* What the users of a module share: made for the first of them, gone after the last. */
+typedef struct burnish_shared_parts {
   pthread_mutex_t lock;
   int64_t users;
-  unsigned char *memory;
-  void *loaded;
-} burnish_prepared;
+  unsigned char *prepared_weights; /* that the setup steps made */
+  void *device_module;             /* what a device other than the CPU has loaded */
+} burnish_shared_parts;
 
 typedef struct burnish_device burnish_device;
 
@@ -56,7 +55,7 @@ typedef struct burnish_image {
   uint64_t weights_bytes;
   const burnish_kernel *kernels;
   uint64_t kernel_count;
-  burnish_prepared *prepared;
+  burnish_shared_parts *parts;
   int32_t mapped; /* the weights are pages of a file, which can be read again */
   const burnish_device *device;
   const unsigned char *code; /* of a device that is no CPU, instead of kernels; 8-byte aligned */

@@ -51,7 +51,7 @@ static int32_t prepare(const burnish_image *image, const burnish_options *option
     return status;
   }
   drop_sources(image);
-  image->prepared->memory = memory;
+  image->parts->prepared_weights = memory;
   return BURNISH_OK;
 }
 
@@ -60,35 +60,35 @@ static int has_parts(const burnish_image *image) {
 }
 
 static void free_parts(const burnish_image *image) {
-  burnish_prepared *p = image->prepared;
-  if (image->device->unload) image->device->unload(p->loaded);
-  free(p->memory);
-  p->loaded = p->memory = NULL;
+  burnish_shared_parts *p = image->parts;
+  if (image->device->unload) image->device->unload(p->device_module);
+  free(p->prepared_weights);
+  p->device_module = p->prepared_weights = NULL;
 }
 
 static int32_t make_parts(const burnish_image *image, const burnish_options *options, burnish_error *error) {
   int32_t status = BURNISH_OK;
-  if (image->device->load) status = image->device->load(image, &image->prepared->loaded, error);
+  if (image->device->load) status = image->device->load(image, &image->parts->device_module, error);
   if (!status && burnish_plan_view(image).header->prepared_bytes) status = prepare(image, options, error);
   if (status) free_parts(image);
   return status;
 }
 
-int32_t burnish_prepared_take(const burnish_image *image, const burnish_options *options,
-                              unsigned char **memory, burnish_error *error) {
-  burnish_prepared *p = image->prepared;
+int32_t burnish_parts_take(const burnish_image *image, const burnish_options *options,
+                           unsigned char **prepared, burnish_error *error) {
+  burnish_shared_parts *p = image->parts;
   int32_t status = BURNISH_OK;
   if (!has_parts(image)) return BURNISH_OK;
   pthread_mutex_lock(&p->lock);
   if (!p->users) status = make_parts(image, options, error);
   if (!status) p->users++;
-  if (memory) *memory = p->memory;
+  if (prepared) *prepared = p->prepared_weights;
   pthread_mutex_unlock(&p->lock);
   return status;
 }
 
-void burnish_prepared_leave(const burnish_image *image) {
-  burnish_prepared *p = image->prepared;
+void burnish_parts_leave(const burnish_image *image) {
+  burnish_shared_parts *p = image->parts;
   if (!has_parts(image)) return;
   pthread_mutex_lock(&p->lock);
   if (p->users && !--p->users) free_parts(image); /* none: an unprepare too many */
@@ -106,7 +106,7 @@ int32_t burnish_prepare(const burnish_api *model, const burnish_options *options
     return burnish_fail(error, BURNISH_BAD_ARGUMENT, -1, "prepare: threads is %d, expected 0 to %d",
                         (int)o.threads, BURNISH_MAX_THREADS);
   status = burnish_check(model, error);
-  return status ? status : burnish_prepared_take(model->image, &o, NULL, error);
+  return status ? status : burnish_parts_take(model->image, &o, NULL, error);
 }
 
-void burnish_unprepare(const burnish_api *model) { burnish_prepared_leave(model->image); }
+void burnish_unprepare(const burnish_api *model) { burnish_parts_leave(model->image); }
