@@ -34,14 +34,14 @@ IDLE_THREADS = 64  # of the contexts that a module keeps for its next runs, or t
 
 
 class StepInfo(NamedTuple):
-    """A step of a module's plan. `node` names the ONNX nodes that it computes."""
+    """A step of a module's plan."""
 
-    kernel: str
-    node: str
-    tasks: int
-    flops: int
-    bytes: int
-    gang: bool
+    kernel: str  # "copy" for a plain copy
+    node: str  # names of the ONNX nodes that it computes
+    tasks: int  # parts that threads share out, on a GPU the blocks; 1 for a copy
+    flops: int  # of sums of products, a multiply-add being two; a node's last kernel has them all
+    bytes: int  # of all buffers that the node's kernels read or write, each once
+    gang: bool  # whether all threads run it at once, as they wait for each other
 
 
 class StepTime(NamedTuple):

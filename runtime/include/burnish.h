@@ -92,11 +92,11 @@ typedef struct burnish_tensor {
 typedef struct burnish_step {
   const char *kernel; /* "copy" for a plain copy */
   const char *node;   /* names of the ONNX nodes that it computes */
-  int64_t tasks;
-  int64_t flops;
-  int64_t bytes;
-  int32_t gang;
-  int32_t reserved;
+  int64_t tasks;      /* parts that threads share out, on a GPU the blocks; 1 for a copy */
+  int64_t flops;      /* of sums of products, a multiply-add being two; a node's last kernel has them all */
+  int64_t bytes;      /* of all buffers that the node's kernels read or write, each once */
+  int32_t gang;       /* 1: all threads run it at once, as they wait for each other */
+  int32_t reserved;   /* 0 */
 } burnish_step;
 
 typedef struct burnish_context burnish_context; /* one run's memory and state */
@@ -134,7 +134,7 @@ struct burnish_api {
 
   /* Contexts made from one pool share its threads; their runs take turns (not those of modules for GPUs,
    * nor in a forked child, where the threads are not). Destroy the contexts, then the pool, and only then
-   * unload the module whose table made it. */
+   * unload the module whose table made it. `threads` as in burnish_options. */
   int32_t (*pool_create)(int32_t threads, burnish_pool **pool, burnish_error *error);
   void (*pool_destroy)(burnish_pool *pool);
 
