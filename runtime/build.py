@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 CORE = ("plan", "pool", "executor", "host", "context", "prepare", "module")  # in every module
 DEVICES = {  # in modules for that device
     "opencl": ("gpu", "opencl", "program_cache"),
-    "cuda": ("gpu", "cuda_module", "cuda"),
+    "cuda": ("gpu", "cuda_module", "cuda_context", "cuda"),
 }
 LIBRARY_ONLY = ("memory", "open")  # also in the library of this package
 PROGRAM = "runner"  # the main function of a module that is a program
