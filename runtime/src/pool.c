@@ -7,6 +7,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,6 +25,7 @@ typedef struct pool_thread {
 typedef struct pool {
   burnish_pool head;
   pid_t process;
+  unsigned char *mark; /* 1 where the threads are; 0 in a forked child, whose number may be the same */
   int32_t started;
   pthread_mutex_t turn; /* one run at a time */
   pthread_mutex_t lock; /* guards sleeping on `wake` */
@@ -94,9 +97,21 @@ static void announce(pool *p) {
 /* Also where nobody sleeps: somebody who has just looked for work in vain may be about to. */
 static void pool_summon(burnish_pool *head) { announce((pool *)head); }
 
+/* In memory that forks wipe, from Linux 4.14 on. */
+static unsigned char *new_mark(void) {
+  void *mark = mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mark == MAP_FAILED) return NULL;
+#if defined(MADV_WIPEONFORK)
+  madvise(mark, 1, MADV_WIPEONFORK);
+#endif
+  return memset(mark, 1, 1);
+}
+
+static int has_threads(const pool *p) { return p->mark && *p->mark && p->process == getpid(); }
+
 static int32_t pool_enter(burnish_pool *head, const pool_job *job) {
   pool *p = (pool *)head;
-  if (p->process != getpid()) return 0;
+  if (!has_threads(p)) return 0;
   pthread_mutex_lock(&p->turn);
   atomic_store(&p->job, job);
   announce(p);
@@ -115,7 +130,7 @@ static void pool_leave(burnish_pool *head) {
 
 static void pool_destroy(burnish_pool *head) {
   pool *p = (pool *)head;
-  if (p->process == getpid()) {
+  if (has_threads(p)) {
     atomic_store(&p->stop, 1);
     announce(p);
     for (int32_t i = 0; i < p->started; i++) pthread_join(p->members[i].thread, NULL);
@@ -123,6 +138,7 @@ static void pool_destroy(burnish_pool *head) {
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->wake);
   }
+  if (p->mark) munmap(p->mark, 1);
   free(p->members);
   free(p);
 }
@@ -187,13 +203,14 @@ int32_t burnish_pool_create(int32_t threads, burnish_pool **out, burnish_error *
   pool *p = memory;
   *p = (pool){.head = {BURNISH_POOL_ABI, threads, threads > cpus ? 0 : SPIN_NS, pool_enter, pool_summon,
                        pool_leave, pool_destroy},
-              .process = getpid()};
+              .process = getpid(),
+              .mark = new_mark()};
   pthread_mutex_init(&p->turn, NULL);
   pthread_mutex_init(&p->lock, NULL);
   pthread_cond_init(&p->wake, NULL);
   p->members = calloc((size_t)threads, sizeof *p->members);
-  if (!p->members || !start_threads(p)) {
-    int32_t code = p->members ? BURNISH_NO_THREAD : BURNISH_NO_MEMORY;
+  if (!p->mark || !p->members || !start_threads(p)) {
+    int32_t code = p->mark && p->members ? BURNISH_NO_THREAD : BURNISH_NO_MEMORY;
     pool_destroy(&p->head);
     return burnish_fail(error, code, -1, "cannot start %d threads; ask for fewer", (int)threads);
   }
