@@ -6,7 +6,14 @@ A message is one line that says what was found, what was expected and what to do
 from __future__ import annotations
 
 
-class BurnishError(Exception):
+class _OneLine(Exception):
+    """Names in messages may have line breaks."""
+
+    def __str__(self) -> str:
+        return " ".join(line.strip() for line in super().__str__().splitlines())
+
+
+class BurnishError(_OneLine):
     """Base of all errors meant for the user; `burnish` prints it as one line and exits with 1."""
 
 
@@ -14,7 +21,7 @@ class ModelError(BurnishError):
     """The model file is broken, hostile, or contradicts itself."""
 
 
-class ModelWarning(UserWarning):
+class ModelWarning(_OneLine, UserWarning):
     """The model says what cannot be, and is clear all the same; `burnish` prints it as one line."""
 
 

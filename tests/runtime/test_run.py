@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from burnish.compiler.ir.plan import BufferRef, Copy, KernelCall, Plan, PlanIO, encode
 from burnish.compiler.ir.types import BOOL, DTYPES, F16, F32, I32, I64, TensorType
-from burnish.errors import InputError, InternalError, RunError
+from burnish.errors import BurnishError, InputError, InternalError, RunError
 from burnish.runtime.binding import Context, Pool, module_from_memory
 
 from ..compiled.forked import run_forked
@@ -198,6 +198,21 @@ def test_what_went_wrong_is_said_beside_a_long_name(kernels):
         RunError, match=r"^node /encoder.*: an index is out of range \(code 1, kernel gather\)$"
     ):
         module.run({"x": some_rows(), "index": np.full(64, 64)})
+
+
+def test_messages_are_one_line_whatever_a_name_holds(kernels):
+    plan = gather_plan()
+    x, index = plan.inputs
+    first = replace(plan.steps[0], node="Gather\r\n7")
+    named = replace(plan, inputs=(replace(x, name="x\ny"), index), steps=(first, *plan.steps[1:]))
+    module = kernels.module(named)
+    with pytest.raises(InputError) as missing:
+        module.run({})
+    with pytest.raises(RunError) as failed:
+        module.run({"x\ny": some_rows(), "index": np.full(64, 64)})
+    assert str(missing.value).startswith("gather: missing x y, index; expected x y: f32[64,16], index")
+    assert str(failed.value).startswith("node Gather  7: an index is out of range")
+    assert str(BurnishError("a\n  b: \u2028c")) == "a b: c"
 
 
 @pytest.mark.parametrize(
