@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, NoMemoryError
 from .dlpack import CUDA, Lent, borrow
 
 DTYPES: dict[int, tuple[str, np.dtype]] = {
@@ -45,6 +45,17 @@ class TensorInfo:
         return f"{self.name}: {self.dtype_name}[{','.join(map(str, self.shape))}]"
 
 
+def no_memory(kind: str, info: TensorInfo) -> NoMemoryError:
+    return NoMemoryError(f"{kind} {info.name!r}: no memory for its {info.nbytes} bytes")
+
+
+def new_output(info: TensorInfo) -> np.ndarray:
+    try:
+        return np.empty(info.shape, info.dtype)
+    except MemoryError:
+        raise no_memory("output", info) from None
+
+
 def as_array(kind: str, info: TensorInfo, value: Any) -> np.ndarray:
     """A contiguous array of exactly the expected type; copies only what is not contiguous or not aligned."""
     memory = as_memory(kind, info, value)
@@ -73,7 +84,10 @@ def as_memory(kind: str, info: TensorInfo, value: Any) -> np.ndarray | Lent:
             raise InputError(
                 f"output {info.name!r}: memory to bind must be contiguous; pass an array from np.empty"
             )
-        value = np.require(value, requirements=["C", "A"])
+        try:
+            value = np.require(value, requirements=["C", "A"])
+        except MemoryError:
+            raise no_memory(kind, info) from None
     return value
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from ..errors import InputError, InternalError, NoMemoryError, RunError, ToolError
 from . import capi
-from .arrays import DTYPES, TensorInfo, address_of, as_array, as_memory
+from .arrays import DTYPES, TensorInfo, address_of, as_array, as_memory, new_output, no_memory
 from .build import DeviceCode
 from .dlpack import DeviceArray, Lent, when_gone
 
@@ -229,6 +229,10 @@ class Context:
 
     def bind(self, arrays: Mapping[str, Any]) -> None:
         """Binds inputs and outputs by name; a name that is both means the input."""
+        if not isinstance(arrays, Mapping):
+            raise InputError(
+                f"{self.module.name}: expected a dict of arrays by name, found {type(arrays).__name__}"
+            )
         for name, array in arrays.items():
             if name in self.module._outputs and name not in self.module._inputs:
                 self.bind_output(name, array)
@@ -246,7 +250,7 @@ class Context:
         finally:
             self._busy.release()
         if not address:
-            raise RunError(f"{kind} {name!r}: no memory for its {info.nbytes} bytes")
+            raise no_memory(kind, info)
         if not info.nbytes:
             return np.empty(info.shape, info.dtype)
         return np.asarray(_Memory(self._handle, address, info.nbytes)).view(info.dtype).reshape(info.shape)
@@ -345,7 +349,7 @@ class Module:
             context._take("input", index, info, feeds[info.name])
         outputs = {}
         for index, info in enumerate(self.outputs):
-            array = out[info.name] if info.name in out else np.empty(info.shape, info.dtype)
+            array = out[info.name] if info.name in out else new_output(info)
             context._take("output", index, info, array)
             outputs[info.name] = array
         return outputs

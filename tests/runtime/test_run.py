@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from burnish.compiler.ir.plan import BufferRef, Copy, KernelCall, Plan, PlanIO, encode
 from burnish.compiler.ir.types import BOOL, DTYPES, F16, F32, I32, I64, TensorType
-from burnish.errors import BurnishError, InputError, InternalError, RunError
+from burnish.errors import BurnishError, InputError, InternalError, NoMemoryError, RunError
 from burnish.runtime.binding import Context, Pool, module_from_memory
 
 from ..compiled.forked import run_forked
@@ -286,8 +286,26 @@ def test_binding_refuses(kernels):
         context.bind_output("y", np.zeros((16, 64), np.float32).T)
     with pytest.raises(InputError, match="no input 'w'; chain has x"):
         context.bind_input("w", frozen)
+    with pytest.raises(InputError, match=r"^chain: expected a dict of arrays by name, found list$"):
+        context.bind([frozen])
     with pytest.raises(InputError, match="threads is 5000"):
         context.module.context(5000)
+
+
+def test_what_there_is_no_memory_for_is_named(kernels):
+    much, little = TensorType(F32, (1 << 43,)), TensorType(F32, (1,))
+
+    def module(x: TensorType, y: TensorType):
+        step = KernelCall("nothing", "N", (IN(0, x.nbytes), OUT(0, y.nbytes)), (1,))
+        return kernels.module(Plan("n", "", (), (PlanIO("x", x),), (PlanIO("y", y),), 0, 0, (step,)))
+
+    with pytest.raises(NoMemoryError, match=f"^output 'y': no memory for its {1 << 45} bytes$"):
+        module(little, much).run({"x": np.zeros(1, np.float32)})
+    large = module(much, little)
+    with pytest.raises(NoMemoryError, match=f"^input 'x': no memory for its {1 << 45} bytes$"):
+        large.run({"x": np.broadcast_to(np.float32(0), (1 << 43,))})
+    with pytest.raises(NoMemoryError, match=f"^input 'x': no memory for its {1 << 45} bytes$"):
+        large.context().input("x")
 
 
 def test_memory_of_an_output_is_nobody_elses(kernels):
