@@ -18,7 +18,7 @@ from .runtime.build import DeviceCode, link_module
 from .runtime.emulated import EmulatedModule
 from .runtime.late import LateModule
 from .runtime.nvcc import fatbin
-from .runtime.toolchain import HERE as THIS_ARCH
+from .runtime.toolchain import THIS_ARCH
 
 
 class Module:

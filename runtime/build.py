@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import struct
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,13 +21,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 
-from ..errors import InputError, InternalError, ToolError, UnsupportedError
+from ..errors import InputError, InternalError, UnsupportedError
 from ..settings import cache_dir
-from .toolchain import HERE as THIS_ARCH
-from .toolchain import Compiler, archive_tools, find_compiler
-from .whole_file import write_whole
+from .toolchain import THIS_ARCH, Compiler, archive_tools, find_compiler, run_tool
+from .whole_file import make_folder, write_whole
 
 HERE = Path(__file__).parent
 CORE = ("plan", "pool", "executor", "host", "context", "prepare", "module")  # in every module
@@ -84,21 +81,6 @@ def module_symbol(out: Path, kind: str) -> str:
     return symbol
 
 
-def _run(command: Sequence[str], cwd: Path, what: str) -> None:
-    environment = {**os.environ, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
-    try:
-        done = subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, errors="replace"
-        )
-    except OSError as error:
-        raise ToolError(f"{what}: cannot start {command[0]}: {error.strerror}") from error
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower() or "undefined" in line] or lines
-        detail = (errors or [f"exit code {done.returncode}"])[0].strip()
-        raise ToolError(f"{what}: {Path(command[0]).name} failed: {detail}")
-
-
 @lru_cache(maxsize=8)
 def _key(compiler: Compiler) -> str:
     digest = hashlib.sha256(repr((THIS_ARCH, compiler.command, compiler.version)).encode())
@@ -113,7 +95,7 @@ def _compile(compiler: Compiler, source: str, flags: Sequence[str], cwd: Path) -
     includes = [f"-I{include_dir()}", f"-I{source_dir()}"]
     path = str(source_dir() / f"{source}.c")
     command = [*compiler.command, *_FLAGS, *flags, *maps, *includes, "-c", path, "-o", f"{source}.o"]
-    _run(command, cwd, f"compiling the runtime's {source}.c")
+    run_tool(command, cwd, f"compiling the runtime's {source}.c")
 
 
 @lru_cache(maxsize=1)
@@ -123,27 +105,7 @@ def _root() -> Path:
 
 def _built(compiler: Compiler) -> Path:
     """The cache folder with the runtime's objects and library; made anew if the cache has been cleared."""
-    root = _root()
-    folder = root / _key(compiler)
-    if _is_whole(folder):
-        return folder
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(str(root / "lock"))
-        with lock, tempfile.TemporaryDirectory(dir=root, prefix="partial-") as name:
-            if _is_whole(folder):
-                return folder
-            build = Path(name, "done")
-            build.mkdir()
-            _build(compiler, build)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(build, folder)
-    except OSError as error:
-        raise ToolError(
-            f"cannot write to the cache folder {root}: {error.strerror}; "
-            f"set BURNISH_CACHE_DIR to a folder that can be written"
-        ) from error
-    return folder
+    return make_folder(_root() / _key(compiler), partial(_build, compiler), _is_whole)
 
 
 def _build(compiler: Compiler, folder: Path) -> None:
@@ -156,7 +118,7 @@ def _build(compiler: Compiler, folder: Path) -> None:
     _compile(compiler, PROGRAM, [], folder)
     objects = [f"{source}.o" for source in _ALL]
     link = ["-shared", "-pthread", "-Wl,-s", "-Wl,--build-id=none", "-o", "libburnish.so", *objects, "-ldl"]
-    _run([*compiler.command, *link], folder, "linking the runtime")
+    run_tool([*compiler.command, *link], folder, "linking the runtime")
     (folder / "digest").write_text(_digest(folder))
 
 
@@ -313,7 +275,7 @@ def _link_shared(compiler: Compiler, folder: Path, objects: Sequence[str]) -> Pa
     flags = ["-shared", "-pthread", "-Wl,-s", "-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,-z,defs"]
     flags += ["-Wl,-z,noexecstack", "-Wl,--version-script=exports.map", "-Wl,-soname=burnish_module"]
     command = [*compiler.command, *flags, "-o", "module.out", *objects, "-Wl,--as-needed", "-lm", "-ldl"]
-    _run(command, folder, "linking the module")
+    run_tool(command, folder, "linking the module")
     target, features, _ = plan_facts((folder / "plan.bin").read_bytes())
     output = folder / "module.out"
     append_trailer(output, target, features)
@@ -325,10 +287,10 @@ def _link_archive(
 ) -> Path:
     """One relocatable object that shows only `symbol`, so that several archives fit into one application."""
     objcopy, archiver = tools
-    _run([*compiler.command, "-r", "-nostdlib", "-o", "all.o", *objects], folder, "linking the module")
+    run_tool([*compiler.command, "-r", "-nostdlib", "-o", "all.o", *objects], folder, "linking the module")
     keep = [f"--keep-global-symbol={symbol}", "--strip-unneeded"]
-    _run([objcopy, *keep, "all.o", "module.o"], folder, "hiding the module's symbols")
-    _run([archiver, "rcD", "module.out", "module.o"], folder, "archiving the module")
+    run_tool([objcopy, *keep, "all.o", "module.o"], folder, "hiding the module's symbols")
+    run_tool([archiver, "rcD", "module.out", "module.o"], folder, "archiving the module")
     return folder / "module.out"
 
 
@@ -336,7 +298,7 @@ def _link_program(compiler: Compiler, folder: Path, objects: Sequence[str]) -> P
     """A program without shared libraries."""
     command = [*compiler.command, "-static", "-pthread", "-Wl,-s", "-Wl,--gc-sections", "-o", "module.out"]
     main = str(_built(compiler) / f"{PROGRAM}.o")
-    _run([*command, *objects, main, "-lm"], folder, "linking the program")
+    run_tool([*command, *objects, main, "-lm"], folder, "linking the program")
     return folder / "module.out"
 
 
@@ -385,7 +347,7 @@ def link_module(
             parts = _write_parts(folder, objects, plan, weights, kernels, symbol, code)
             includes = [f"-I{include_dir()}", f"-I{source_dir()}", "-fvisibility=hidden"]
             command = [*compiler.command, *_FLAGS, *includes, "-c", "module.c", "-o", "module_table.o"]
-            _run(command, folder, "assembling the module")
+            run_tool(command, folder, "assembling the module")
             everything = ["module_table.o", *parts, *core]
             if kind == "so":
                 _publish(_link_shared(compiler, folder, everything), out)

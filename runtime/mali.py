@@ -7,7 +7,6 @@ Mesa's driver runs under an emulator in a root file system of AArch64, on a simu
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -17,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from ..errors import InputError, ToolError
 from ..settings import MALI_ROOT, cache_dir
 from .build import source_dir
-from .toolchain import find_compiler, find_emulator
+from .toolchain import find_compiler, find_emulator, run_tool
+from .whole_file import make_folder
 
 CHIPS = {
     "mali-t760": 0x750,
@@ -140,27 +138,12 @@ class MaliCompiler:
         driver = (self.root / _LIBRARIES / "libRusticlOpenCL.so.1").stat()
         about = repr((self.chip, str(self.root), driver.st_size, driver.st_mtime_ns))
         kept = cache_dir() / "mali" / hashlib.sha256(about.encode()).hexdigest()[:24]
-        if kept.is_dir():
-            return kept
-        try:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with (
-                FileLock(str(kept.parent / "lock")),
-                tempfile.TemporaryDirectory(dir=kept.parent, prefix="partial-") as name,
-            ):
-                if kept.is_dir():
-                    return kept
-                made = Path(name, "cache")
-                made.mkdir()
-                for _ in self._lines(made, []):
-                    pass
-                os.replace(made, kept)
-        except OSError as error:
-            raise ToolError(
-                f"cannot write to the cache folder {kept.parent}: {error.strerror}; "
-                "set BURNISH_CACHE_DIR to a folder that can be written"
-            ) from error
-        return kept
+
+        def make(folder: Path) -> None:
+            for _ in self._lines(folder, []):
+                pass
+
+        return make_folder(kept, make)
 
     def _lines(self, cache: Path, files: Sequence[Path]) -> Iterator[str]:
         """Of what is said while `files` are compiled."""
@@ -193,8 +176,6 @@ def _program(folder: Path) -> Path:
     """src/mali_compiler.c as a program of AArch64, in `folder`."""
     path, source = folder / "mali_compiler", source_dir() / "mali_compiler.c"
     loader = "-Wl,--dynamic-linker=/usr/lib/ld-linux-aarch64.so.1"
-    command = [*find_compiler(ARCH).command, "-std=c11", "-O1", loader, "-o", path, source, "-ldl"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        raise ToolError(f"compiling {source.name}: {done.stderr.strip()[:300]}")
+    command = [*find_compiler(ARCH).command, "-std=c11", "-O1", loader, "-o", str(path), str(source), "-ldl"]
+    run_tool(command, folder, f"compiling {source.name}")
     return path

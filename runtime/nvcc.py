@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from ..errors import ToolError
 from ..settings import CUDACXX, cache_dir
-from .toolchain import identify, split_command
+from .toolchain import identify, run_tool, split_command
 from .whole_file import keep_whole, read_kept
 
 _USUAL = "/usr/local/cuda/bin/nvcc"
@@ -57,24 +56,15 @@ def fatbin(source: str, arch: str, options: Sequence[str] = (), keep: bool = Tru
     path = cache_dir() / "cuda" / hashlib.sha256(text.encode()).hexdigest() if keep else None
     if path and (data := read_kept(path)) is not None:
         return data
-    with tempfile.TemporaryDirectory(prefix="burnish-") as folder:
-        Path(folder, "kernels.cu").write_text(source)
-        _run([*command, *options, *target, "-o", "kernels.fatbin", "kernels.cu"], folder)
+    with tempfile.TemporaryDirectory(prefix="burnish-") as name:
+        folder = Path(name)
+        (folder / "kernels.cu").write_text(source)
+        call = [*command, *options, *target, "-o", "kernels.fatbin", "kernels.cu"]
+        run_tool(call, folder, "compiling the kernels")
         try:
-            data = Path(folder, "kernels.fatbin").read_bytes()
+            data = (folder / "kernels.fatbin").read_bytes()
         except OSError as error:
             raise ToolError(f"{command[0]} made nothing: is it nvcc?") from error
     if path:
         keep_whole(path, data)
     return data
-
-
-def _run(command: Sequence[str], folder: str) -> None:
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
-    except OSError as error:
-        raise ToolError(f"cannot start {command[0]}: {error.strerror}") from error
-    if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower() or "fatal" in line] or lines
-        raise ToolError(f"nvcc failed: {(errors or [f'exit code {done.returncode}'])[0].strip()}")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from ..errors import ToolError
 from ..settings import CROSS_CC, EMULATOR
 
-HERE = platform.machine()
+THIS_ARCH = platform.machine()
 """This machine's architecture: x86_64, aarch64."""
 
 
@@ -37,6 +40,22 @@ def identify(command: tuple[str, ...]) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def run_tool(command: Sequence[str], cwd: Path, what: str) -> None:
+    """Runs a compiler or linker. ToolError says `what` failed, and the first error that the tool printed."""
+    environment = {**os.environ, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, errors="replace"
+        )
+    except OSError as error:
+        raise ToolError(f"{what}: cannot start {command[0]}: {error.strerror}") from error
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if re.search("error|fatal|undefined", line, re.IGNORECASE)] or lines
+        detail = (errors or [f"exit code {done.returncode}"])[0].strip()
+        raise ToolError(f"{what}: {Path(command[0]).name} failed: {detail}")
+
+
 def split_command(variable: str, text: str) -> tuple[str, ...]:
     """A command as a shell reads it, from a variable of the environment; a relative path of its program is of
     this folder, wherever it runs.
@@ -52,16 +71,16 @@ def split_command(variable: str, text: str) -> tuple[str, ...]:
     return tuple(os.path.abspath(w) if n == 0 and os.sep in w else w for n, w in enumerate(words))
 
 
-def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
+def find_compiler(arch: str = THIS_ARCH, static: bool = False) -> Compiler:
     """For this machine: $CC, cc, gcc, clang, or the ziglang package, whichever answers first. For another
     architecture: $BURNISH_CROSS_CC, ARCH-linux-gnu-gcc, or the ziglang package.
 
     `static` asks for one that links programs without shared libraries. ToolError if there is none.
     """
-    knob, value = ("CC", os.environ.get("CC")) if arch == HERE else (CROSS_CC.name, CROSS_CC.value)
+    knob, value = ("CC", os.environ.get("CC")) if arch == THIS_ARCH else (CROSS_CC.name, CROSS_CC.value)
     if value:
         candidates = [split_command(knob, value)]
-    elif arch == HERE:
+    elif arch == THIS_ARCH:
         candidates = [("cc",), ("gcc",), ("clang",), *_zig()]
     else:  # glibc cannot be linked statically by zig
         candidates = [(f"{arch}-linux-gnu-gcc",), *_zig(f"{arch}-linux-{'musl' if static else 'gnu'}")]
@@ -72,7 +91,7 @@ def find_compiler(arch: str = HERE, static: bool = False) -> Compiler:
             return Compiler((*command, *baseline), version)
     if value:
         raise ToolError(f"the C compiler {value!r} of the variable {knob} does not run; correct or unset it")
-    if arch == HERE:
+    if arch == THIS_ARCH:
         raise ToolError("no C compiler found; install gcc or clang, or run: pip install ziglang")
     raise ToolError(
         f"no C compiler for {arch} found; install {arch}-linux-gnu-gcc (Debian: gcc-{arch.replace('_', '-')}"
@@ -95,7 +114,7 @@ def _zig(target: str = "") -> list[tuple[str, ...]]:
 
 def archive_tools(arch: str) -> tuple[str, str]:
     """objcopy and ar for the architecture. ToolError if one is missing."""
-    own = (shutil.which("objcopy"), shutil.which("ar")) if arch == HERE else ()
+    own = (shutil.which("objcopy"), shutil.which("ar")) if arch == THIS_ARCH else ()
     cross = [shutil.which(f"{arch}-linux-gnu-{tool}") for tool in ("objcopy", "ar")]
     any_arch = [shutil.which(f"llvm-{tool}") for tool in ("objcopy", "ar")]
     for objcopy, archiver in filter(None, (own, cross, any_arch)):
@@ -115,9 +134,9 @@ def find_emulator(arch: str, cpu: str) -> tuple[str, ...]:
         return split_command(EMULATOR.name, EMULATOR.value)
     for name in (f"qemu-{arch}-static", f"qemu-{arch}"):
         path = shutil.which(name)
-        if path and arch != HERE:
+        if path and arch != THIS_ARCH:
             return (path, "-cpu", "max" if arch == "x86_64" else cpu)  # qemu has no x86-64-v3
-    if arch == HERE:
+    if arch == THIS_ARCH:
         raise ToolError(
             f"the code is for {cpu}, and this CPU lacks some of its instructions; run the module on one "
             f"that has them, or name an emulator with {EMULATOR.name}"

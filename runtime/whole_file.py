@@ -1,17 +1,20 @@
-"""Files that are written whole or not at all; those of caches are read whole or not at all, too."""
+"""Files and folders that are made whole or not at all; files of caches are read whole or not at all, too."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import InputError
+from filelock import FileLock
+
+from ..errors import InputError, ToolError
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
@@ -57,6 +60,36 @@ def read_kept(path: Path) -> bytes | None:
         return None
     digest, data = data[:32], data[32:]
     return data if hashlib.sha256(data).digest() == digest else None
+
+
+def make_folder(
+    path: Path, make: Callable[[Path], object], is_whole: Callable[[Path], bool] = Path.is_dir
+) -> Path:
+    """A folder in the cache, which `make` has filled: now, by one process while others wait, where it is not
+    whole. ToolError if the cache cannot be written.
+    """
+    if is_whole(path):
+        return path
+    cache = path.parent
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (
+            FileLock(str(cache / "lock")),
+            tempfile.TemporaryDirectory(dir=cache, prefix="partial-") as name,
+        ):
+            if is_whole(path):
+                return path
+            made = Path(name, "made")
+            made.mkdir()
+            make(made)
+            shutil.rmtree(path, ignore_errors=True)
+            os.replace(made, path)
+    except OSError as error:
+        raise ToolError(
+            f"cannot write to the cache folder {cache}: {error.strerror}; "
+            "set BURNISH_CACHE_DIR to a folder that can be written"
+        ) from error
+    return path
 
 
 def is_of_system(path: Path) -> bool:

@@ -451,7 +451,7 @@ def test_without_nvcc_one_line_says_what_to_install(monkeypatch, tmp_path):
 
 def test_a_compilers_complaint_is_shown(monkeypatch):
     monkeypatch.setenv("CUDACXX", NVCC)
-    with pytest.raises(ToolError, match=r"nvcc failed: .*error.*nonsense"):
+    with pytest.raises(ToolError, match=r"compiling the kernels: .*nvcc.* failed: .*error.*nonsense"):
         fatbin("nonsense;", "sm_80")
 
 
