@@ -104,11 +104,11 @@ class Module:
         return Module(runner, threads, link, plan, operations, arch, recorded, origins)
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> tuple[binding.TensorInfo, ...]:
         return self._runner.inputs
 
     @property
-    def outputs(self) -> Any:
+    def outputs(self) -> tuple[binding.TensorInfo, ...]:
         return self._runner.outputs
 
     @property
