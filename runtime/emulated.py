@@ -27,6 +27,21 @@ from .binding import (
 from .toolchain import find_emulator
 
 
+def join_inputs(infos: Sequence[TensorInfo], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The file of inputs that src/runner.c reads."""
+    return b"".join(arrays[info.name].tobytes() for info in infos)
+
+
+def split_outputs(infos: Sequence[TensorInfo], data: bytes) -> dict[str, np.ndarray]:
+    """The arrays in the file of outputs that src/runner.c writes."""
+    outputs, at = {}, 0
+    for info in infos:
+        array = np.frombuffer(data, np.uint8, info.nbytes, at).copy()
+        outputs[info.name] = array.view(info.dtype).reshape(info.shape)
+        at += info.nbytes
+    return outputs
+
+
 class EmulatedModule:
     """The interface of `binding.Module` as far as an emulator can serve it. Slow: some 10⁸ instructions/s.
 
@@ -66,10 +81,10 @@ class EmulatedModule:
         command, out = find_emulator(self.arch, self.target), {} if out is None else out
         check_names(self.name, self.inputs, feeds)
         check_outputs(self.name, self.outputs, out)
-        arrays = [as_array("input", info, feeds[info.name]) for info in self.inputs]
+        arrays = {i.name: as_array("input", i, feeds[i.name]) for i in self.inputs}
         given_out = {i.name: as_array("output", i, out[i.name]) for i in self.outputs if i.name in out}
         try:
-            outputs = self._split(self._outputs_of(command, arrays, thread_count(threads)))
+            outputs = split_outputs(self.outputs, self._outputs_of(command, arrays, thread_count(threads)))
         except OSError as error:
             what = error.filename or "the program"
             raise RunError(f"cannot run {self.name} under an emulator: {what}: {error.strerror}") from error
@@ -77,24 +92,16 @@ class EmulatedModule:
             array[...] = outputs[wanted]
         return {**outputs, **out}
 
-    def _outputs_of(self, command: Sequence[str], arrays: Sequence[np.ndarray], threads: int) -> bytes:
+    def _outputs_of(self, command: Sequence[str], arrays: Mapping[str, np.ndarray], threads: int) -> bytes:
         folder = self._folder.name
         with tempfile.TemporaryDirectory(dir=folder) as name:
             given, made = Path(name, "inputs"), Path(name, "outputs")
-            given.write_bytes(b"".join(a.tobytes() for a in arrays))
+            given.write_bytes(join_inputs(self.inputs, arrays))
             arguments = [*command, str(Path(folder, "program")), str(given), str(made), str(threads), "1"]
             done = subprocess.run(arguments, capture_output=True, text=True, errors="replace")
             if done.returncode:
                 _raise(done.returncode, done.stderr)
             return made.read_bytes()
-
-    def _split(self, data: bytes) -> dict[str, np.ndarray]:
-        outputs, at = {}, 0
-        for info in self.outputs:
-            array = np.frombuffer(data, np.uint8, info.nbytes, at).copy()
-            outputs[info.name] = array.view(info.dtype).reshape(info.shape)
-            at += info.nbytes
-        return outputs
 
     def context(self, threads: int = 1) -> Context:
         raise InputError(

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...compiler.target import Target
 from ...errors import InputError, ToolError
+from ...runtime.emulated import join_inputs, split_outputs
 from ...settings import EMULATOR_ROOT
 from .base import PRECISION_TOLERANCE, Arrays, Network
 from .burnish_peer import Burnish, algorithms
@@ -69,15 +70,10 @@ class EmulatedBurnish(EmulatedPeer):
         module = self.compile(network.model, threads=1)
         program, given, made = (folder / name for name in ("program", "inputs", "outputs"))
         module.save_program(program)
-        given.write_bytes(b"".join(inputs[info.name].tobytes() for info in module.inputs))
+        given.write_bytes(join_inputs(module.inputs, inputs))
 
         def outputs() -> dict[str, np.ndarray]:
-            arrays, data, at = {}, made.read_bytes(), 0
-            for info in module.outputs:
-                part = np.frombuffer(data, np.uint8, info.nbytes, at)
-                arrays[info.name] = part.view(info.dtype).reshape(info.shape)
-                at += info.nbytes
-            return arrays
+            return split_outputs(module.outputs, made.read_bytes())
 
         return EmulatedProgram((program, given, made, 1), outputs, algorithm=lambda: algorithms(module))
 
