@@ -1,7 +1,8 @@
-"""What the runtime takes for arrays: numpy's, and others' by DLPack, on the host or on a GPU."""
+"""What the runtime takes for arrays, by name: numpy's, and others' by DLPack, on the host or on a GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,35 @@ class TensorInfo:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype_name}[{','.join(map(str, self.shape))}]"
+
+
+def check_names(module: str, inputs: Sequence[TensorInfo], feeds: Mapping[str, Any]) -> None:
+    """InputError unless there is a value for every input, and for nothing else."""
+    names = [info.name for info in inputs]
+    if isinstance(feeds, Mapping) and feeds.keys() == set(names):
+        return
+    expected = ", ".join(map(str, inputs)) or "no inputs"
+    if not isinstance(feeds, Mapping):
+        raise InputError(
+            f"{module}: expected a dict of arrays by name, {expected}; found {type(feeds).__name__}"
+        )
+    missing = [n for n in names if n not in feeds]
+    unknown = [str(n) for n in feeds if n not in names]
+    found = [f"missing {', '.join(missing)}"] * bool(missing)
+    found += [f"unknown {', '.join(unknown)}"] * bool(unknown)
+    raise InputError(f"{module}: {' and '.join(found)}; expected {expected}")
+
+
+def check_outputs(module: str, outputs: Sequence[TensorInfo], out: Mapping[str, Any]) -> None:
+    """InputError unless `out` has arrays for outputs alone."""
+    if not isinstance(out, Mapping):
+        raise InputError(f"{module}: out: expected a dict of arrays by name, found {type(out).__name__}")
+    infos = {info.name: info for info in outputs}
+    for name, value in out.items():
+        if name not in infos:
+            raise InputError(f"no output {name!r}; {module} has {', '.join(infos) or 'none'}")
+        if value is None:
+            raise InputError(f"output {name!r}: expected {infos[name]}, found None")
 
 
 def no_memory(kind: str, info: TensorInfo) -> NoMemoryError:

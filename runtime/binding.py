@@ -25,7 +25,17 @@ import numpy as np
 
 from ..errors import InputError, InternalError, NoMemoryError, RunError, ToolError
 from . import capi
-from .arrays import DTYPES, TensorInfo, address_of, as_array, as_memory, new_output, no_memory
+from .arrays import (
+    DTYPES,
+    TensorInfo,
+    address_of,
+    as_array,
+    as_memory,
+    check_names,
+    check_outputs,
+    new_output,
+    no_memory,
+)
 from .build import DeviceCode
 from .dlpack import DeviceArray, Lent, when_gone
 
@@ -90,35 +100,6 @@ def raise_code(code: int, message: str) -> NoReturn:
     if code == capi.NO_DEVICE:
         raise ToolError(message)
     raise InternalError(message) if code == capi.BAD_PLAN else InputError(message)
-
-
-def check_names(module: str, inputs: Sequence[TensorInfo], feeds: Mapping[str, Any]) -> None:
-    """InputError unless there is a value for every input, and for nothing else."""
-    names = [info.name for info in inputs]
-    if isinstance(feeds, Mapping) and feeds.keys() == set(names):
-        return
-    expected = ", ".join(map(str, inputs)) or "no inputs"
-    if not isinstance(feeds, Mapping):
-        raise InputError(
-            f"{module}: expected a dict of arrays by name, {expected}; found {type(feeds).__name__}"
-        )
-    missing = [n for n in names if n not in feeds]
-    unknown = [str(n) for n in feeds if n not in names]
-    found = [f"missing {', '.join(missing)}"] * bool(missing)
-    found += [f"unknown {', '.join(unknown)}"] * bool(unknown)
-    raise InputError(f"{module}: {' and '.join(found)}; expected {expected}")
-
-
-def check_outputs(module: str, outputs: Sequence[TensorInfo], out: Mapping[str, Any]) -> None:
-    """InputError unless `out` has arrays for outputs alone."""
-    if not isinstance(out, Mapping):
-        raise InputError(f"{module}: out: expected a dict of arrays by name, found {type(out).__name__}")
-    infos = {info.name: info for info in outputs}
-    for name, value in out.items():
-        if name not in infos:
-            raise InputError(f"no output {name!r}; {module} has {', '.join(infos) or 'none'}")
-        if value is None:
-            raise InputError(f"output {name!r}: expected {infos[name]}, found None")
 
 
 def _destroy_context(destroy: Any, handle: int | None, needed: Any) -> None:

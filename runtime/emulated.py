@@ -13,17 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import InputError, RunError
-from .binding import (
-    Context,
-    StepInfo,
-    StepTime,
-    TensorInfo,
-    as_array,
-    check_names,
-    check_outputs,
-    raise_code,
-    thread_count,
-)
+from .arrays import TensorInfo, as_array, check_names, check_outputs
+from .binding import Context, StepInfo, StepTime, raise_code, thread_count
 from .toolchain import find_emulator
 
 

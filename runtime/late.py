@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import binding
-from .binding import Context, StepInfo, StepTime, TensorInfo
+from .arrays import TensorInfo
+from .binding import Context, StepInfo, StepTime
 
 
 class LateModule:
