@@ -42,7 +42,7 @@ static int32_t fail(burnish_error *error, int32_t code, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
-    for (char *at = error->message; (at = strpbrk(at, "\r\n"));) *at = ' '; /* which paths may have */
+    for (char *at = error->message; (at = strpbrk(at, "\r\n"));) *at = ' '; /* paths may have line breaks */
   }
   return code;
 }

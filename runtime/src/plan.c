@@ -25,7 +25,7 @@ int32_t burnish_fail(burnish_error *error, int32_t code, int32_t step, const cha
     va_start(arguments, format);
     vsnprintf(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
-    for (char *at = error->message; (at = strpbrk(at, "\r\n"));) *at = ' '; /* which names may have */
+    for (char *at = error->message; (at = strpbrk(at, "\r\n"));) *at = ' '; /* names may have line breaks */
   }
   return code;
 }
