@@ -8,7 +8,7 @@ y, = rep.run([x])
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,8 @@ class BurnishRep(BackendRep):
     def _feed(self, inputs: Any) -> dict[str, np.ndarray]:
         names = [i.name for i in self._inputs]
         if not isinstance(inputs, Mapping):
+            if not isinstance(inputs, Iterable):
+                raise InputError(f"inputs: expected a list or dict of arrays, found {type(inputs).__name__}")
             given = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
             if len(given) > len(names):
                 raise InputError(f"{len(given)} inputs are given; the model takes {len(names)}")

@@ -115,6 +115,11 @@ class InferenceSession:
         """The named outputs, or all of them. Lists become arrays of what the input declares. InputError for a
         wrong name, shape or dtype."""
         known = {arg.name for arg in self._inputs}
+        if not isinstance(input_feed, Mapping):
+            found = type(input_feed).__name__
+            raise InputError(f"input_feed: expected a dict of arrays by name, found {found}")
+        if not _is_names(output_names):
+            raise InputError(f"output_names: expected a list of names or None, found {output_names!r:.80}")
         for name in input_feed:
             if name not in known:
                 raise InputError(f"there is no input {name!r}; expected {', '.join(sorted(known)) or 'none'}")
@@ -134,6 +139,12 @@ class InferenceSession:
         except (ValueError, TypeError, OverflowError) as error:
             wanted = self._dtypes[name]
             raise InputError(f"input {name!r}: expected {wanted}, found a list: {error}") from None
+
+
+def _is_names(value: Any) -> bool:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return value is None
+    return all(isinstance(name, str) for name in value)
 
 
 def _arg(name: str, dtype: np.dtype, shape: list[int | str | None]) -> NodeArg:

@@ -197,3 +197,13 @@ def test_a_forked_child_runs_on_without_the_threads(module, expected):
         return None if same and np.array_equal(module.run({"x": X}, threads=3)["y"], expected) else "wrong"
 
     assert run_forked([None], check) == [None]
+
+
+def test_sessions_say_what_they_take(two_layers):
+    session = burnish.InferenceSession(two_layers)
+    for feed in ([X], None, X):
+        with pytest.raises(burnish.InputError, match="input_feed: expected a dict of arrays by name, found "):
+            session.run(None, feed)
+    for names in ("y", 5, [1], [["y"]]):
+        with pytest.raises(burnish.InputError, match="output_names: expected a list of names or None"):
+            session.run(names, {"x": X})

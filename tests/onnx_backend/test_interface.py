@@ -61,6 +61,13 @@ def test_what_is_no_input_is_refused(name):
         rep.run({"x": X, "s": np.array([3, 2]), name: X + 1})
 
 
+def test_what_is_no_collection_of_inputs_is_refused():
+    rep = onnx_backend.BurnishRep(STATIC, Recorder())
+    for inputs in (5, None, 1.5):
+        with pytest.raises(InputError, match="inputs: expected a list or dict of arrays, found "):
+            rep.run(inputs)
+
+
 def test_what_numpy_refuses_is_an_error_of_the_input():
     class Odd:
         def __array__(self, dtype=None, copy=None):
