@@ -158,6 +158,8 @@ def gelu(c: NodeContext, x: str):
 @onnx("Clip")
 def clip_attributes(c: NodeContext, x: str):
     """Bounds that are left out are those of f32."""
+    if not c.type(x).dtype.is_float:
+        raise ModelError(f"{c.label}: x is {c.type(x)}, expected floats; others are clipped from opset 12 on")
     most = float(np.finfo(np.float32).max) if c.type(x).dtype.bits >= 32 else np.inf
     return c.emit(Unary("clip", (float(c.attr("min", -most)), float(c.attr("max", most)))), x)
 

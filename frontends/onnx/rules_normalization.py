@@ -63,5 +63,9 @@ def lp_normalization(c: NodeContext, x: str) -> tuple[str, ...]:
 
 @onnx("LRN")
 def lrn(c: NodeContext, x: str) -> tuple[str, ...]:
-    fields = c.attr("alpha", 1e-4), c.attr("beta", 0.75), c.attr("bias", 1.0)
-    return c.emit(LRN(c.required("size"), *fields), x)
+    """Where each channel's neighbours are all channels, a larger size is but a smaller factor."""
+    size, alpha, type = c.required("size"), c.attr("alpha", 1e-4), c.type(x)
+    most = max(2 * type.dims[1] - 1, 1) if type.rank > 1 else size
+    if size > most:
+        size, alpha = most, alpha / size * most
+    return c.emit(LRN(size, alpha, c.attr("beta", 0.75), c.attr("bias", 1.0)), x)
