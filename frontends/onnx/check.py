@@ -13,7 +13,7 @@ from google.protobuf.message import Error as MessageError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ...errors import InputError, ModelError, UnsupportedError
-from .external_data import read_external
+from .external_data import open_regular, read_external
 from .narrow import stored_bytes
 
 OLDEST_OPSET = 7
@@ -59,7 +59,8 @@ def _parse(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | 
         raise InputError(f"a model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}")
     path = Path(source)
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except OSError as error:
         raise InputError(f"cannot read the model {str(path)!r}: {error.strerror or error}") from None
     except ValueError as error:

@@ -3,11 +3,14 @@ read from regular files inside the model's folder only (onnx/docs/ExternalData.m
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import BinaryIO
 
 import numpy as np
 import onnx
@@ -104,21 +107,28 @@ def read_external(tensor: TensorProto, folder: Path | None, nbytes: int, what: s
         raise ModelError(f"{what} takes {nbytes} bytes, but its external data claims the length {length}")
     path = _inside(location, folder, what)
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        raise ModelError(f"{what}: cannot open its external data {location!r}: {error.strerror}") from None
-    try:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
-            raise ModelError(f"{what}: its external data {location!r} is not a regular file")
-        if offset + length > info.st_size:
-            raise ModelError(
-                f"{what}: its external data ends at byte {offset + length} of {location!r}, "
-                f"which has only {info.st_size}"
-            )
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
+        with open_regular(path, getattr(os, "O_NOFOLLOW", 0)) as file:
+            size = os.fstat(file.fileno()).st_size
+            if offset + length > size:
+                raise ModelError(
+                    f"{what}: its external data ends at byte {offset + length} of {location!r}, "
+                    f"which has only {size}"
+                )
             file.seek(offset)
             return file.read(length)
+    except OSError as error:
+        raise ModelError(f"{what}: cannot open its external data {location!r}: {error.strerror}") from None
+
+
+@contextmanager
+def open_regular(path: Path, flags: int = 0) -> Iterator[BinaryIO]:
+    """Opens a file to be read; OSError if it is no regular one, such as a device or pipe without an end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            yield file
     finally:
         os.close(descriptor)
 
