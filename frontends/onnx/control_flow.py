@@ -10,7 +10,7 @@ from onnx import AttributeProto, GraphProto, ValueInfoProto
 
 from ...compiler.ops.movement import Concat, Reshape, Slice
 from ...errors import ModelError
-from .interface import declared_type
+from .interface import declared_type, fed_inputs
 from .registry import NodeContext
 
 if TYPE_CHECKING:
@@ -20,27 +20,24 @@ MAX_ITERATIONS = 2048
 """A longer loop is refused: its unrolled program would be of no use."""
 
 
-def _graph(c: NodeContext, name: str, inputs: int | None = None, outputs: int = 0) -> GraphProto:
+def _graph(
+    c: NodeContext, name: str, inputs: int, outputs: int = 0
+) -> tuple[GraphProto, Sequence[ValueInfoProto]]:
+    """A graph in an attribute, and the inputs that it is given: initializers are none, which they had to be,
+    too, up to version 3 of the format."""
     for a in c.node.attribute:
         if a.name == name and a.type == AttributeProto.GRAPH:
-            g = a.g if inputs is None or len(a.g.input) == inputs else _without_constants(a.g)
-            if inputs is not None and (len(g.input) != inputs or len(g.output) < outputs):
+            given: Sequence[ValueInfoProto] = a.g.input
+            if len(given) != inputs:
+                c.g.count(len(given) + len(a.g.initializer))
+                given = fed_inputs(a.g)
+            if len(given) != inputs or len(a.g.output) < outputs:
                 raise ModelError(
-                    f"{c.label}: its {name} has {len(g.input)} inputs and {len(g.output)} outputs, "
+                    f"{c.label}: its {name} has {len(given)} inputs and {len(a.g.output)} outputs, "
                     f"expected {inputs} and at least {outputs}"
                 )
-            return g
+            return a.g, given
     raise ModelError(f"{c.label}: attribute {name!r} is missing")
-
-
-def _without_constants(graph: GraphProto) -> GraphProto:
-    """A copy whose initializers are no inputs, as they had to be up to version 3 of the format."""
-    held = {t.name for t in graph.initializer}
-    result = GraphProto()
-    result.CopyFrom(graph)
-    del result.input[:]
-    result.input.extend(i for i in graph.input if i.name not in held)
-    return result
 
 
 def _one(c: NodeContext, value: str | None, what: str) -> bool | int:
@@ -57,24 +54,26 @@ def _declared_rank(info: ValueInfoProto) -> int:
 
 def _if(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | None]:
     taken = "then_branch" if _one(c, c.inputs[0], "condition") else "else_branch"
-    return importer.subgraph(_graph(c, taken, 0), scope.inner(c.g.node_name), ())
+    graph, _ = _graph(c, taken, 0)
+    return importer.subgraph(graph, scope.inner(c.g.node_name))
 
 
 def _loop(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | None]:
     """The body's condition counts even where the loop has none, as in ONNX's reference and onnxruntime."""
     name, carried = c.g.node_name, list(c.inputs[2:])
-    body = _graph(c, "body", 2 + len(carried), 1 + len(carried))
+    body, inputs = _graph(c, "body", 2 + len(carried), 1 + len(carried))
+    names = [info.name for info in inputs]
     limit = None if c.inputs[0] is None else _one(c, c.inputs[0], "trip count")
     condition = c.inputs[1] if len(c.inputs) > 1 else None
     scanned: list[list[str | None]] = [[] for _ in body.output[1 + len(carried) :]]
     step = 0
-    ranks = [_declared_rank(info) for info in body.input[:2]]
+    ranks = [_declared_rank(info) for info in inputs[:2]]
     while (limit is None or step < limit) and (condition is None or _one(c, condition, "condition")):
         _check_iterations(c, step + 1)
         importer.count(c.node)
         inner = scope.inner(f"{name}/{step}")
         begun = [c.const(np.full((1,) * rank, value)) for rank, value in zip(ranks, (np.int64(step), True))]
-        results = importer.subgraph(body, inner, (*begun, *carried))
+        results = importer.subgraph(body, inner, names, (*begun, *carried))
         condition, carried = results[0], results[1 : 1 + len(carried)]
         for values, value in zip(scanned, results[1 + len(carried) :]):
             values.append(value)
@@ -93,7 +92,8 @@ def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
     name, count = c.g.node_name, int(c.required("num_scan_inputs"))
     if not 1 <= count <= len(c.inputs):
         raise ModelError(f"{c.label}: num_scan_inputs is {count}, but it has {len(c.inputs)} inputs")
-    body = _graph(c, "body", len(c.inputs), len(c.inputs) - count)
+    body, inputs = _graph(c, "body", len(c.inputs), len(c.inputs) - count)
+    names = [info.name for info in inputs]
     states, scans = list(c.inputs[: len(c.inputs) - count]), c.inputs[len(c.inputs) - count :]
     outputs = len(body.output) - len(states)
     axes = _per_value(c, "scan_input_axes", count)
@@ -108,7 +108,7 @@ def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
             _element(c, value, axis, length - 1 - step if back else step)
             for value, axis, back in zip(scans, axes, backward)
         ]
-        results = importer.subgraph(body, scope.inner(f"{name}/{step}"), (*states, *parts))
+        results = importer.subgraph(body, scope.inner(f"{name}/{step}"), names, (*states, *parts))
         states = results[: len(states)]
         for values, value in zip(scanned, results[len(states) :]):
             values.append(value)

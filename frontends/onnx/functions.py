@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -10,7 +10,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 
 from ...compiler.ir.types import TensorType
 from ...errors import ModelError
-from .check import node_label
+from .check import node_label, subgraphs
 
 
 def onnx_function(
@@ -64,25 +64,52 @@ def _type_proto(type: TensorType) -> TypeProto:
     return onnx.helper.make_tensor_type_proto(type.dtype.code, type.dims)
 
 
-def bind_attributes(node: NodeProto, given: Mapping[str, AttributeProto] | None) -> NodeProto:
-    """`node` with references to its function's attributes replaced by `given`, absent ones dropped.
-
-    ModelError for a node in no function, to which nothing is given.
-    """
-    if not _refers(node):
-        return node
-    if given is None:
-        raise ModelError(f"{node_label(node)} refers to an attribute of a function, but is in none")
-    bound = NodeProto()
-    bound.CopyFrom(node)
-    _bind(bound, given)
-    return bound
+MAX_BOUND_BYTES = 4 << 30
+"""Of all nodes that are copied because their attributes differ from call to call."""
 
 
-def _refers(node: NodeProto) -> bool:
-    return any(
-        a.ref_attr_name or any(_refers(n) for g in (a.g, *a.graphs) for n in g.node) for a in node.attribute
-    )
+class BoundNodes:
+    """Nodes of functions with a call's attributes in place; for the same attributes each is made once."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[NodeProto, tuple[str, ...]]] = {}  # by the node's identity
+        self._bound: dict[tuple[int, ...], tuple[list[AttributeProto | None], NodeProto]] = {}
+        self._bytes = 0
+
+    def bind(self, node: NodeProto, given: Mapping[str, AttributeProto] | None) -> NodeProto:
+        """`node` with references to its function's attributes replaced by `given`, absent ones dropped.
+
+        ModelError for a node in no function, to which nothing is given.
+        """
+        if id(node) not in self._names:
+            self._names[id(node)] = node, tuple(sorted(set(_references(node))))
+        names = self._names[id(node)][1]
+        if not names:
+            return node
+        if given is None:
+            raise ModelError(f"{node_label(node)} refers to an attribute of a function, but is in none")
+        values = [given.get(name) for name in names]
+        key = id(node), *map(id, values)
+        if key not in self._bound:
+            bound = NodeProto()
+            bound.CopyFrom(node)
+            _bind(bound, given)
+            self._bytes += bound.ByteSize()
+            if self._bytes > MAX_BOUND_BYTES:
+                raise ModelError(
+                    f"{node_label(node)}: calls of functions repeat more than {MAX_BOUND_BYTES:,} bytes of "
+                    "attributes; export the model with initializers instead"
+                )
+            self._bound[key] = values, bound
+        return self._bound[key][1]
+
+
+def _references(node: NodeProto) -> Iterator[str]:
+    """Names of its function's attributes to which a node refers, or one in its graphs."""
+    yield from (a.ref_attr_name for a in node.attribute if a.ref_attr_name)
+    for g in subgraphs(node):
+        for inner in g.node:
+            yield from _references(inner)
 
 
 def _bind(node: NodeProto, given: Mapping[str, AttributeProto]) -> None:

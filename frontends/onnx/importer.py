@@ -8,7 +8,7 @@ become known.
 from __future__ import annotations
 
 import inspect
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +20,10 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from ...compiler.ir.graph import Graph, Node, prune
 from ...compiler.ops.movement import Identity
 from ...errors import BurnishError, ModelError, UnsupportedError
-from .builder import GraphBuilder, Mark
+from .builder import SMALLER, GraphBuilder, Mark
 from .check import MAX_DEPTH, NEWEST_OPSET, Model, load, node_label, opset_imports, unknown_operator
 from .control_flow import CONTROL_FLOW
-from .functions import bind_attributes, onnx_function
+from .functions import BoundNodes, onnx_function
 from .interface import check_declared, resolve_inputs
 from .narrow import READERS
 from .registry import NodeContext, find_rule
@@ -75,7 +75,9 @@ class Importer:
         self.model = model
         self.g = GraphBuilder()
         self.functions = {(f.domain, f.name, f.overload): f for f in model.skeleton.functions}
+        self._bound = BoundNodes()
         self._count = 0
+        self._repeats: Counter[str] = Counter()  # of names that values have within functions and graphs
         self._makers: dict[str, str] = {}  # value of the main graph → label of the node that makes it
         self._refused: dict[str, str] = {}  # initializer that is not supported → why
 
@@ -87,7 +89,9 @@ class Importer:
         scope = Scope({}, self.model.opsets, None)
         initializers = {t.name for t in graph.initializer}
         inputs = [i for i in graph.input if i.name not in initializers or i.name in values]
-        readers = {i: node_label(node) for node in reversed(graph.node) for i in node.input}
+        readers: dict[str, str] = {}
+        for node in reversed(graph.node):
+            readers.update(dict.fromkeys(node.input, node_label(node)))
         types, _ = resolve_inputs(inputs, shapes, dims, values, readers)
         for name, type in types.items():
             if name in values:
@@ -139,16 +143,17 @@ class Importer:
         """A graph-wide unique name for the ONNX value `name`."""
         if not scope.prefix:
             return name
-        full, n = f"{scope.prefix}/{name}", 1
-        while full in self.g.types or full in self.g.reserved:
-            full, n = f"{scope.prefix}/{name}.{n}", n + 1
-        return full
+        unique = full = f"{scope.prefix}/{name}"
+        while unique in self.g.types or unique in self.g.reserved:
+            self._repeats[full] += 1
+            unique = f"{full}.{self._repeats[full]}"
+        return unique
 
     # --- nodes --------------------------------------------------------------------------------------------
 
     def nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
         for node in nodes:
-            self.node(bind_attributes(node, scope.attributes), scope)
+            self.node(self._bound.bind(node, scope.attributes), scope)
 
     def node(self, node: NodeProto, scope: Scope) -> None:
         """Imports one node; its outputs are then in `scope`."""
@@ -167,7 +172,10 @@ class Importer:
         """One node or iteration more; ModelError if there are too many to be of use."""
         self._count += 1
         if self._count > MAX_NODES:
-            raise ModelError(f"{node_label(node)}: the model unfolds to more than {MAX_NODES:,} nodes")
+            raise ModelError(
+                f"{node_label(node)}: the model unfolds to more than {MAX_NODES:,} nodes; {SMALLER}"
+            )
+        self.g.count(len(node.input) + len(node.output))
 
     def _node_name(self, node: NodeProto, scope: Scope) -> str:
         own = node.name or f"{node.op_type}:{next((o for o in node.output if o), '')}"
@@ -253,6 +261,7 @@ class Importer:
             raise ModelError(
                 f"{node_label(node)} has {len(inputs)} inputs; its function takes {len(function.input)}"
             )
+        self.g.count(len(function.input) + len(function.output) + len(defaults))
         values = dict.fromkeys(function.input) | dict(zip(function.input, inputs))
         given = dict(defaults) | {a.name: a for a in node.attribute}
         opsets = opset_imports(function.opset_import, f"function {function.name!r}")
@@ -268,11 +277,19 @@ class Importer:
                 raise ModelError(f"{node_label(node)}: its function never defines its output {output!r}")
         return [values.get(output) for output in function.output]
 
-    def subgraph(self, graph: GraphProto, scope: Scope, arguments: Sequence[str | None]) -> list[str | None]:
+    def subgraph(
+        self,
+        graph: GraphProto,
+        scope: Scope,
+        inputs: Sequence[str] = (),
+        arguments: Sequence[str | None] = (),
+    ) -> list[str | None]:
         """Imports the body of a control-flow operator; returns the values of its outputs."""
         if scope.depth >= MAX_DEPTH:
             raise ModelError(f"node {scope.prefix!r}: graphs are nested deeper than {MAX_DEPTH}")
-        given = dict(zip((i.name for i in graph.input), arguments))
+        self.g.begin(scope.prefix)
+        self.g.count(len(graph.input) + len(graph.output))
+        given = dict(zip(inputs, arguments))
         scope.values.update(given)
         self.initializers(graph, scope, skip=given)  # they are what is not given
         self.nodes(graph.node, scope)
@@ -286,25 +303,29 @@ class Importer:
             if missing:
                 raise UnsupportedError(f"{node_label(node)}: its output {missing[0]!r} is not supported")
         renamed: dict[str, str] = {}
+        label = node_label(node)
         for output, value in zip(node.output, results):
             if not output:
                 continue
             if output in scope.values and not scope.prefix:
-                raise ModelError(f"{node_label(node)}: the value {output!r} is defined twice")
+                raise ModelError(f"{label}: the value {output!r} is defined twice")
             if value is None:
-                raise UnsupportedError(f"{node_label(node)}: its output {output!r} is not supported")
+                raise UnsupportedError(f"{label}: its output {output!r} is not supported")
             if value not in renamed and self.g.made_since(mark, value):
                 name = self._define(output, scope)
-                self.g.rename(value, name, mark)
+                self.g.rename(value, name)
                 renamed[value] = renamed[name] = name
             value = renamed.setdefault(value, value)
             scope.values[output] = value
             if not scope.prefix:
-                self._makers[output] = node_label(node)
+                self._makers[output] = label
+        self.g.rename_uses(renamed, mark)
 
     def _outputs(self, names: Sequence[str], scope: Scope) -> tuple[str, ...]:
         """Lets every graph output be made by a node under its own name."""
         made = {o for node in self.g.nodes for o in node.outputs}
+        copies: list[tuple[str, str]] = []
+        aside: dict[str, str] = {}  # constants whose names graph outputs take → theirs from now on
         for name in names:
             missing = f"graph output {name!r} is not defined by any node, input or initializer"
             value = self._found(name, scope, missing)
@@ -319,19 +340,21 @@ class Importer:
                     f"graph output {name!r} is also a graph input; give one of them another name"
                 )
             if value == name:
-                value = self._set_aside(name)
+                aside[name] = self._set_aside(name)
             self.g.types[name] = self.g.types[value]
-            self.g.nodes.append(Node(Identity(), (value,), (name,), f"Identity:{name}"))
+            copies.append((value, name))
             made.add(name)
+        self.g.rename_uses(aside, Mark(0, 0))
+        for value, name in copies:
+            node = Node(Identity(), (aside.get(value, value),), (name,), f"Identity:{name}")
+            self.g.nodes.append(node)
         if len(set(names)) != len(names):
             raise ModelError("a graph output stands twice")
         return tuple(names)
 
     def _set_aside(self, name: str) -> str:
-        """Renames the constant `name`, whose name a graph output takes."""
+        """Another name of the constant `name`, whose name a graph output takes."""
         self.g.begin(name)
         other = self.g.fresh("value")
         self.g.constants[other], self.g.types[other] = self.g.constants.pop(name), self.g.types[name]
-        swap = lambda i: other if i == name else i  # noqa: E731
-        self.g.nodes = [replace(n, inputs=tuple(map(swap, n.inputs))) for n in self.g.nodes]
         return other

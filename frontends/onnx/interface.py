@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorShapeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from ...compiler.ir.types import Dim, TensorType, dtype_of
 from ...errors import InputError, ModelError, ModelWarning, UnsupportedError
@@ -18,6 +18,20 @@ from .external_data import checked_bytes, onnx_dtype
 def is_fixed(d: TensorShapeProto.Dimension) -> bool:
     """Whether a size is said; negative ones are open, as some models write it."""
     return d.HasField("dim_value") and d.dim_value >= 0
+
+
+def static_shape(info: ValueInfoProto) -> tuple[int, ...] | None:
+    """The declared shape; None where a size, or all, is open."""
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape") or not all(map(is_fixed, tensor.shape.dim)):
+        return None
+    return tuple(d.dim_value for d in tensor.shape.dim)
+
+
+def fed_inputs(graph: GraphProto) -> list[ValueInfoProto]:
+    """The inputs that a caller has to give: those that are no initializers."""
+    held = {tensor.name for tensor in graph.initializer}
+    return [info for info in graph.input if info.name not in held]
 
 
 def declared_type(info: ValueInfoProto, what: str) -> TensorType | None:

@@ -130,8 +130,8 @@ class NodeContext:
         array = self.computed(value)
         if array is None:
             raise UnsupportedError(
-                f"{decides} it cannot be computed then: its constants are too large or an operator fails; "
-                "simplify the model (onnxsim) or store the value in it"
+                f"{decides} it cannot be computed then: its constants are too large, it takes too long or an "
+                "operator fails; simplify the model (onnxsim) or store the value in it"
             )
         return array
 
