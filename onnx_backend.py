@@ -16,8 +16,8 @@ import onnx
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from .errors import InputError, NeedsValueError, UnsupportedError
-from .frontends.onnx.external_data import numpy_dtype
 from .frontends.onnx.interface import is_fixed
+from .frontends.onnx.tensors import numpy_dtype
 from .pipeline import compile as compile_model
 
 FEW, KEPT, MOST_MEMORY, MOST_THREADS = 2, 32, 4 << 30, 256

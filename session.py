@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 
 from .errors import InputError
-from .frontends.onnx.external_data import numpy_dtype
 from .frontends.onnx.interface import is_fixed
+from .frontends.onnx.tensors import numpy_dtype
 from .frontends.onnx.whole import read_whole
 from .onnx_backend import BurnishRep
 from .pipeline import compile as compile_model

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 
 from ..errors import InputError
-from ..frontends.onnx.external_data import onnx_dtype
 from ..frontends.onnx.interface import resolve_inputs
+from ..frontends.onnx.tensors import onnx_dtype
 from ..frontends.onnx.whole import read_whole
 from ..models import zoo
 from ..models.digits import WEIGHTS

@@ -14,8 +14,8 @@ from ..compiler.ops.fused import FusedOp
 from ..compiler.target import Target, get_target, workers_of
 from ..debug import Log
 from ..errors import InputError
-from ..frontends.onnx.check import load as read_model
 from ..frontends.onnx.importer import import_onnx
+from ..frontends.onnx.read_model import read_model
 from ..graph_passes.footprint import evicting_bytes
 from ..graph_passes.make_tasks import task_of
 from ..graph_passes.views import is_view

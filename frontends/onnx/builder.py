@@ -21,8 +21,8 @@ from ...compiler.ops.quantize import of_weights
 from ...compiler.ops.recurrence import Recurrence
 from ...compiler.ops.sorting import Det
 from ...errors import ModelError
-from .external_data import checked_bytes
-from .narrow import stored_array
+from .small_types import stored_array
+from .tensors import checked_bytes
 
 MAX_VALUES = 1_000_000
 """Constants, and operands and results of nodes, after functions are inlined and loops unrolled."""
@@ -66,7 +66,9 @@ class GraphBuilder(Decomposer):
     def __init__(self) -> None:
         super().__init__("", {}, {})
         self.reserved: set[str] = set()  # names of the model's own values, never given to others
-        self.narrow: dict[str, str] = {}  # constants of a type that a wider one holds → ONNX's name of it
+        self.small_types: dict[
+            str, str
+        ] = {}  # constants of a type that a wider one holds → ONNX's name of it
         self._age: dict[str, int] = {}  # value → how many were made before it
         self._made = 0
         self._stored: dict[int, tuple[TensorProto, tuple[np.ndarray, str]]] = {}  # by the tensor's identity
@@ -101,9 +103,9 @@ class GraphBuilder(Decomposer):
             name = super().fresh(hint)
         return name
 
-    def add_constant(self, name: str, array: np.ndarray, narrow: str = "") -> None:
-        if narrow:
-            self.narrow[name] = narrow
+    def add_constant(self, name: str, array: np.ndarray, small_type: str = "") -> None:
+        if small_type:
+            self.small_types[name] = small_type
         array = array if array.flags.c_contiguous else array.copy()
         self.constants[name] = array
         self.types[name] = TensorType(dtype_of(array), array.shape)
@@ -120,7 +122,7 @@ class GraphBuilder(Decomposer):
             self._stored[id(tensor)] = tensor, stored_array(tensor, folder, what)
         return self._stored[id(tensor)][1]
 
-    def const(self, array: np.ndarray, hint: str = "const", narrow: str = "") -> str:
+    def const(self, array: np.ndarray, hint: str = "const", small_type: str = "") -> str:
         array = np.asarray(array)
         if array.flags.writeable:  # made up: what a file holds is read-only
             self._made_bytes += array.nbytes
@@ -130,7 +132,7 @@ class GraphBuilder(Decomposer):
                     f"of constants; {SMALLER}"
                 )
         name = self.fresh(hint)
-        self.add_constant(name, array, narrow)
+        self.add_constant(name, array, small_type)
         return name
 
     def emit(self, op: Op, *inputs: str | None, outputs: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -226,8 +228,8 @@ class GraphBuilder(Decomposer):
         self._age[new] = self._age[old]
         if old in self.constants:
             self.constants[new] = self.constants.pop(old)
-        if old in self.narrow:
-            self.narrow[new] = self.narrow.pop(old)
+        if old in self.small_types:
+            self.small_types[new] = self.small_types.pop(old)
         if old in self._kept:
             self._kept[new] = self._kept.pop(old)
         if old in self._constant:

@@ -10,7 +10,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 
 from ...compiler.ir.types import TensorType
 from ...errors import ModelError
-from .check import node_label, subgraphs
+from .read_model import node_label, subgraphs
 
 
 def onnx_function(

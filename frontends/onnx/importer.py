@@ -21,12 +21,20 @@ from ...compiler.ir.graph import Graph, Node, prune
 from ...compiler.ops.movement import Identity
 from ...errors import BurnishError, ModelError, UnsupportedError
 from .builder import SMALLER, GraphBuilder, Mark
-from .check import MAX_DEPTH, NEWEST_OPSET, Model, load, node_label, opset_imports, unknown_operator
 from .control_flow import CONTROL_FLOW
 from .functions import BoundNodes, onnx_function
 from .interface import check_declared, resolve_inputs
-from .narrow import READERS
+from .read_model import (
+    MAX_DEPTH,
+    NEWEST_OPSET,
+    Model,
+    node_label,
+    opset_imports,
+    read_model,
+    unknown_operator,
+)
 from .registry import NodeContext, find_rule
+from .small_types import SMALL_TYPE_READERS
 
 T = TypeVar("T")
 
@@ -49,7 +57,7 @@ def import_onnx(
     Raises InputError (unreadable file; shapes, dims or values that do not fit), ModelError (broken model),
     UnsupportedError (valid, but beyond Burnish), NeedsValueError (an input's value decides a shape).
     """
-    return Importer(load(model)).run(shapes or {}, dims or {}, values or {})
+    return Importer(read_model(model)).run(shapes or {}, dims or {}, values or {})
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ class Importer:
         self.initializers(graph, scope, skip=values)
         self.nodes(self.model.skeleton.graph.node, scope)
         outputs = self._outputs([o.name for o in graph.output], scope)
-        held = {n: self.g.types[v] for n, v in scope.values.items() if v and v not in self.g.narrow}
+        held = {n: self.g.types[v] for n, v in scope.values.items() if v and v not in self.g.small_types}
         check_declared(graph.value_info, "value", held, self._makers)
         check_declared(graph.output, "graph output", held, self._makers)
         return self._graph(graph, tuple(n for n in types if n not in values), outputs)
@@ -125,12 +133,12 @@ class Importer:
             if t.name in skip:
                 continue
             try:
-                array, narrow = self.g.stored(t, self.model.folder, f"initializer {t.name!r}")
+                array, small_type = self.g.stored(t, self.model.folder, f"initializer {t.name!r}")
             except UnsupportedError as error:
                 self._refuse(t.name, error, scope)
                 continue
             name = self._define(t.name, scope)
-            self.g.add_constant(name, array, narrow)
+            self.g.add_constant(name, array, small_type)
             scope.values[t.name] = name
 
     def _refuse(self, name: str, error: UnsupportedError, scope: Scope) -> None:
@@ -202,10 +210,10 @@ class Importer:
                 f"{node_label(node)}: the model imports no opset of the domain {domain or 'ai.onnx'!r}"
             )
         for value in inputs:
-            if value in self.g.narrow and node.op_type not in READERS:
+            if value in self.g.small_types and node.op_type not in SMALL_TYPE_READERS:
                 raise UnsupportedError(
-                    f"{node_label(node)}: {value!r} has the element type {self.g.narrow[value]}, which only "
-                    f"{', '.join(READERS)} may read"
+                    f"{node_label(node)}: {value!r} has the element type {self.g.small_types[value]}, which only "
+                    f"{', '.join(SMALL_TYPE_READERS)} may read"
                 )
         self.g.begin(name)
         context = NodeContext(self.g, node, opset, inputs, self.g.sources, self.g.computed)
@@ -333,8 +341,10 @@ class Importer:
                 raise ModelError(missing)
             if name in made:
                 continue
-            if value in self.g.narrow:
-                raise UnsupportedError(f"graph output {name!r} has the element type {self.g.narrow[value]}")
+            if value in self.g.small_types:
+                raise UnsupportedError(
+                    f"graph output {name!r} has the element type {self.g.small_types[value]}"
+                )
             if value == name and name not in self.g.constants:
                 raise UnsupportedError(
                     f"graph output {name!r} is also a graph input; give one of them another name"

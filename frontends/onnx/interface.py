@@ -12,7 +12,7 @@ from onnx import GraphProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from ...compiler.ir.types import Dim, TensorType, dtype_of
 from ...errors import InputError, ModelError, ModelWarning, UnsupportedError
-from .external_data import checked_bytes, onnx_dtype
+from .tensors import checked_bytes, onnx_dtype
 
 
 def is_fixed(d: TensorShapeProto.Dimension) -> bool:

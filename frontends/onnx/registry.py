@@ -150,9 +150,9 @@ class NodeContext:
             return int(array.reshape(()))
         return self.ints(value, what)[0]
 
-    def const(self, array: np.ndarray, narrow: str = "") -> str:
-        """`narrow`: of `narrow.stored_array`."""
-        return self.g.const(array, narrow=narrow)
+    def const(self, array: np.ndarray, small_type: str = "") -> str:
+        """`small_type`: of `stored_array`."""
+        return self.g.const(array, small_type=small_type)
 
     def emit(self, op: Op, *inputs: str | None) -> tuple[str, ...]:
         return self.g.emit(op, *inputs)

@@ -9,8 +9,8 @@ import numpy as np
 from ...compiler.ir.types import DType, dtype_of
 from ...compiler.ops.movement import Expand
 from ...errors import ModelError
-from .external_data import MAX_MADE_BYTES, checked_bytes, onnx_dtype, tensor_array
 from .registry import NodeContext, onnx
+from .tensors import MAX_MADE_BYTES, checked_bytes, onnx_dtype, tensor_array
 
 
 @onnx("Constant")
@@ -18,8 +18,8 @@ def constant(c: NodeContext):
     (attribute,) = c.node.attribute
     match attribute.name:
         case "value":
-            array, narrow = c.g.stored(attribute.t, None, c.label)
-            return c.const(array, narrow=narrow)
+            array, small_type = c.g.stored(attribute.t, None, c.label)
+            return c.const(array, small_type=small_type)
         case "value_float" | "value_floats":
             return c.const(np.array(c.attr(attribute.name), np.float32))
         case "value_int" | "value_ints":

@@ -8,8 +8,8 @@ from ...compiler.ir.types import BOOL, F32, DType
 from ...compiler.ops.elementwise import Binary, Cast, Unary, Where
 from ...compiler.ops.movement import Identity
 from ...errors import ModelError
-from .external_data import onnx_dtype
 from .registry import NodeContext, onnx
+from .tensors import onnx_dtype
 
 UNARY_NAMES = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan",

@@ -14,8 +14,8 @@ from ...compiler.ops.matmul import Einsum, MatMul, MatMulInteger
 from ...compiler.ops.movement import Reshape
 from ...compiler.ops.shapes import broadcast_shape
 from ...errors import ModelError
-from .external_data import MAX_MADE_BYTES, checked_bytes
 from .registry import NodeContext, onnx
+from .tensors import MAX_MADE_BYTES, checked_bytes
 
 
 @onnx("MatMul")

@@ -14,9 +14,9 @@ from ...compiler.ops.matmul import MatMul
 from ...compiler.ops.movement import Concat, Reshape, Slice, Transpose
 from ...compiler.ops.reduction import Softmax
 from ...errors import ModelError
-from .external_data import MAX_MADE_BYTES, checked_bytes
 from .registry import NodeContext
 from .rules_microsoft import Results, microsoft, total
+from .tensors import MAX_MADE_BYTES, checked_bytes
 
 
 @microsoft("Attention")

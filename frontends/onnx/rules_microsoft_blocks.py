@@ -67,11 +67,11 @@ def gather_block_quantized(c: NodeContext, data: str, indices: str, scales: str,
     """Of integers of 4 bits, of short floats, or of bytes, which hold their numbers along the last axis. An
     index out of range gives zeros."""
     stored, factors = _known(c, data, "data"), _scales(c, scales)
-    floats = data in c.g.narrow and stored.dtype.kind == "f"
+    floats = data in c.g.small_types and stored.dtype.kind == "f"
     bits = BITS[-1] if floats else _bits(c)
     if not stored.ndim:
         raise c.unsupported(f"data {c.type(data)}", "export the table as rows")
-    packed, default = data not in c.g.narrow, 0
+    packed, default = data not in c.g.small_types, 0
     shape = stored.shape
     if packed:
         _require_bytes(c, stored, bits)
@@ -118,7 +118,7 @@ def _inside(c: NodeContext, indices: str, count: int, behind: int) -> tuple[str,
 
 def _stays(c: NodeContext, value: str, bits: int, terms: int, size: int) -> bool:
     """Whether blocks are whole, and bytes."""
-    return value not in c.g.narrow and bits in WIDTHS and not terms % size and not size * bits % 8
+    return value not in c.g.small_types and bits in WIDTHS and not terms % size and not size * bits % 8
 
 
 def _bits(c: NodeContext) -> int:
@@ -147,7 +147,7 @@ def _middle(c: NodeContext, zeros: str | None, bits: int, default: int, *dims: i
     if zeros is None:
         return np.full(dims, default, np.float32)
     stored = _known(c, zeros, "zero points")
-    if stored.dtype == np.uint8 and zeros not in c.g.narrow:
+    if stored.dtype == np.uint8 and zeros not in c.g.small_types:
         packed = *dims[:-1], -(-dims[-1] * bits // 8)
         stored = _unpacked(c, _shaped(c, stored, "zero points", *packed), bits)[..., : dims[-1]]
     return _shaped(c, stored, "zero points", *dims).astype(np.float32)

@@ -13,10 +13,10 @@ from ...compiler.ops.matmul import MatMul
 from ...compiler.ops.movement import Concat, Expand, Pad, Reshape, Transpose
 from ...compiler.ops.reduction import Softmax
 from ...errors import ModelError
-from .external_data import MAX_MADE_BYTES, checked_bytes
 from .registry import NodeContext
 from .rules_microsoft import Results, microsoft, total
 from .rules_microsoft_attention import by_head, part, scaled_products, turned
+from .tensors import MAX_MADE_BYTES, checked_bytes
 
 
 @microsoft("GroupQueryAttention")

@@ -40,7 +40,7 @@ def quantize(c: NodeContext, x: str, scale: str, zero: str | None = None) -> tup
 @onnx("DequantizeLinear")
 def dequantize(c: NodeContext, x: str, scale: str, zero: str | None = None) -> tuple[str, ...]:
     to = dtype_attribute(c, "output_dtype", c.type(scale).dtype)
-    if c.type(x).dtype.is_float and x not in c.g.narrow:
+    if c.type(x).dtype.is_float and x not in c.g.small_types:
         raise c.unsupported(f"dequantising {c.type(x)}")
     if not to.is_float:
         raise c.unsupported(f"dequantising to {to}", "use f32, f16 or bf16")

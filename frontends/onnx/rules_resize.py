@@ -10,11 +10,11 @@ from ...compiler.ir.types import F64
 from ...compiler.ops.resize import Resize
 from ...compiler.ops.shapes import axis_of
 from ...errors import ModelError
-from .external_data import MAX_MADE_BYTES, checked_bytes
 from .registry import NodeContext, onnx
+from .tensors import MAX_MADE_BYTES, checked_bytes
 
 
-def spread(values: Sequence, axes: Sequence[int], default: Sequence) -> list:
+def _with_axes(values: Sequence, axes: Sequence[int], default: Sequence) -> list:
     """`default` with the values of some axes replaced."""
     result = list(default)
     for axis, value in zip(axes, values):
@@ -22,18 +22,18 @@ def spread(values: Sequence, axes: Sequence[int], default: Sequence) -> list:
     return result
 
 
-def scaled(c: NodeContext, dims: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
+def _output_sizes(c: NodeContext, dims: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
     if not all(0 < scale < 2**31 for scale in scales):
         raise ModelError(f"{c.label}: scales {list(scales)} are not all positive and finite")
-    return tuple(d if scale == 1 else _scaled(d, scale) for d, scale in zip(dims, scales))
+    return tuple(d if scale == 1 else _output_size(d, scale) for d, scale in zip(dims, scales))
 
 
-def _scaled(size: int, scale: float) -> int:
+def _output_size(size: int, scale: float) -> int:
     """In f32, as exporters and onnxruntime count: 10 · 0.7 is 7."""
     return int(np.floor(np.float32(size) * np.float32(scale)))
 
 
-def emit(c: NodeContext, op: Resize, x: str) -> tuple[str, ...]:
+def _emit_checked(c: NodeContext, op: Resize, x: str) -> tuple[str, ...]:
     """Checks the output's size first: tables as long as its axes are made at once."""
     checked_bytes(c.type(x).dtype, op.sizes, f"{c.label}: its output")
     longest = max(op.sizes, default=0)
@@ -43,26 +43,26 @@ def emit(c: NodeContext, op: Resize, x: str) -> tuple[str, ...]:
     return c.emit(op, x)
 
 
-def simple(c: NodeContext, x: str, scales: Sequence[float]) -> tuple[str, ...]:
+def _resize_before_11(c: NodeContext, x: str, scales: Sequence[float]) -> tuple[str, ...]:
     """The rules of opset 10 and before."""
     dims = c.type(x).dims
     if len(scales) != len(dims):
         raise ModelError(f"{c.label}: {len(scales)} scales for {len(dims)} axes")
     mode = c.attr("mode", "nearest")
     mode = "linear" if mode == "bilinear" else mode
-    op = Resize(scaled(c, dims, scales), tuple(map(float, scales)), mode, "asymmetric", "simple")
-    return emit(c, op, x)
+    op = Resize(_output_sizes(c, dims, scales), tuple(map(float, scales)), mode, "asymmetric", "simple")
+    return _emit_checked(c, op, x)
 
 
 @onnx("Upsample", since=7)
 def upsample_7(c: NodeContext, x: str) -> tuple[str, ...]:
-    return simple(c, x, c.required("scales"))
+    return _resize_before_11(c, x, c.required("scales"))
 
 
 @onnx("Upsample", since=9)
 @onnx("Resize", since=10)
 def upsample_9(c: NodeContext, x: str, scales: str) -> tuple[str, ...]:
-    return simple(c, x, c.value(scales, "scales").ravel().tolist())
+    return _resize_before_11(c, x, c.value(scales, "scales").ravel().tolist())
 
 
 @onnx("Resize", since=11)
@@ -79,8 +79,8 @@ def resize(
     if given_sizes:
         outs, factors = _from_sizes(c, dims, axes, given_sizes)
     else:
-        factors = spread(given_scales, axes, [1.0] * rank)
-        outs = scaled(c, dims, factors)
+        factors = _with_axes(given_scales, axes, [1.0] * rank)
+        outs = _output_sizes(c, dims, factors)
     coordinates = c.attr("coordinate_transformation_mode", "half_pixel")
     region: list[float] = []
     if coordinates == "tf_crop_and_resize":
@@ -88,7 +88,7 @@ def resize(
         if len(values) != 2 * len(axes):
             raise ModelError(f"{c.label}: roi has {len(values)} entries, expected {2 * len(axes)}")
         begins, ends = values[: len(axes)], values[len(axes) :]
-        region = spread(begins, axes, [0.0] * rank) + spread(ends, axes, [1.0] * rank)
+        region = _with_axes(begins, axes, [0.0] * rank) + _with_axes(ends, axes, [1.0] * rank)
     op = Resize(
         outs,
         tuple(factors),
@@ -101,7 +101,7 @@ def resize(
         c.attr("extrapolation_value", 0.0),
         tuple(region),
     )
-    return emit(c, op, x)
+    return _emit_checked(c, op, x)
 
 
 def _from_sizes(
@@ -117,4 +117,4 @@ def _from_sizes(
     if policy != "stretch":
         factors = [min(factors) if policy == "not_larger" else max(factors)] * len(axes)
         sizes = [int(factor * dims[a] + 0.5) for a, factor in zip(axes, factors)]
-    return tuple(spread(sizes, axes, dims)), spread(factors, axes, [1.0] * len(dims))
+    return tuple(_with_axes(sizes, axes, dims)), _with_axes(factors, axes, [1.0] * len(dims))

@@ -11,8 +11,8 @@ from ...compiler.ops.matmul import MatMul
 from ...compiler.ops.movement import Pad, Reshape, Transpose
 from ...compiler.ops.shapes import axis_of, size_of, wide
 from ...errors import ModelError, UnsupportedError
-from .external_data import MAX_MADE_BYTES, checked_bytes, onnx_dtype
 from .registry import NodeContext, onnx
+from .tensors import MAX_MADE_BYTES, checked_bytes, onnx_dtype
 
 MOST_BINS = 1 << 16  # of mel
 

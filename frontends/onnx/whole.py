@@ -8,14 +8,14 @@ from pathlib import Path
 import onnx
 
 from ...errors import ModelError, UnsupportedError
-from .check import load
-from .narrow import stored_bytes
+from .read_model import read_model
+from .small_types import stored_bytes
 
 
 def read_whole(source: str | Path | bytes) -> onnx.ModelProto:
-    """Checked, with external data read in. Raises like `check.load`; ModelError where external data is
+    """Checked, with external data read in. Raises like `read_model`; ModelError where external data is
     missing or lies outside of the model's folder."""
-    model = load(source).proto
+    model = read_model(source).proto
     if isinstance(source, (str, Path)):
         for tensor in model.graph.initializer:
             if tensor.data_location == onnx.TensorProto.EXTERNAL and not any(

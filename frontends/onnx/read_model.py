@@ -14,7 +14,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from ...errors import InputError, ModelError, UnsupportedError
 from .external_data import open_regular, read_external
-from .narrow import stored_bytes
+from .small_types import stored_bytes
 
 OLDEST_OPSET = 7
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
@@ -35,7 +35,7 @@ class Model:
     opsets: dict[str, int]
 
 
-def load(source: str | Path | bytes | ModelProto) -> Model:
+def read_model(source: str | Path | bytes | ModelProto) -> Model:
     """Reads and checks a model. InputError if the file cannot be read, ModelError if it is no valid model,
     UnsupportedError for an opset, operator or kind of value outside what Burnish knows."""
     proto, folder = _parse(source)

@@ -1,6 +1,6 @@
 """Stored numbers of fewer than eight bits, and floats of eight, which Burnish computes nothing in.
 
-A wider type holds each of them exactly. What reads one must mean the same by that type: see READERS.
+A wider type holds each of them exactly. What reads one must mean the same by that type: see SMALL_TYPE_READERS.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from onnx import TensorProto, numpy_helper
 
 from ...compiler.ir.types import DTYPES, U8
 from ...errors import ModelError
-from .external_data import checked_bytes, onnx_dtype, read_external, tensor_array
+from .external_data import read_external
+from .tensors import checked_bytes, onnx_dtype, tensor_array
 
-READERS = ("DequantizeLinear", "Cast", "GatherBlockQuantized")
+SMALL_TYPE_READERS = ("DequantizeLinear", "Cast", "GatherBlockQuantized")
 _BITS_AND_TYPE = {
     "INT2": (2, "i8"),
     "UINT2": (2, "u8"),
@@ -27,12 +28,12 @@ _BITS_AND_TYPE = {
     "FLOAT8E5M2FNUZ": (8, "f32"),
     "FLOAT8E8M0": (8, "f32"),
 }
-_NARROW = {code: name for name, code in TensorProto.DataType.items() if name in _BITS_AND_TYPE}
+_SMALL_TYPES = {code: name for name, code in TensorProto.DataType.items() if name in _BITS_AND_TYPE}
 
 
 def stored_bytes(tensor: TensorProto, what: str) -> int:
     """That the data of `tensor` take in a file; several numbers of four bits and fewer share a byte."""
-    name = _NARROW.get(tensor.data_type)
+    name = _SMALL_TYPES.get(tensor.data_type)
     if name is None:
         return checked_bytes(onnx_dtype(tensor.data_type, what), tuple(tensor.dims), what)
     bits, _ = _BITS_AND_TYPE[name]
@@ -41,7 +42,7 @@ def stored_bytes(tensor: TensorProto, what: str) -> int:
 
 def stored_array(tensor: TensorProto, folder: Path | None, what: str) -> tuple[np.ndarray, str]:
     """The data of `tensor`, see `tensor_array`, and ONNX's name of its type where a wider one holds it."""
-    name = _NARROW.get(tensor.data_type)
+    name = _SMALL_TYPES.get(tensor.data_type)
     if name is None:
         return tensor_array(tensor, folder, what), ""
     _, wider = _BITS_AND_TYPE[name]

@@ -8,7 +8,7 @@ import pytest
 from burnish.compiler.ir.graph import interpret, verify
 from burnish.errors import ModelError, UnsupportedError
 from burnish.frontends.onnx.importer import import_onnx
-from burnish.frontends.onnx.narrow import stored_array
+from burnish.frontends.onnx.small_types import stored_array
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
