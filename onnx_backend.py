@@ -16,13 +16,13 @@ import onnx
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from .errors import InputError, NeedsValueError, UnsupportedError
-from .frontends.onnx.interface import is_fixed
+from .frontends.onnx.interface import fed_inputs, static_shape
 from .frontends.onnx.tensors import numpy_dtype
 from .pipeline import compile as compile_model
 
 FEW, KEPT, MOST_MEMORY, MOST_THREADS = 2, 32, 4 << 30, 256
-"""How many modules of a model are kept, one for each set of shapes: two, or more with so many bytes, and
-threads that wait for their runs."""
+"""Compiled modules kept per model, one for each set of shapes: always the last FEW; up to KEPT while together
+they take at most MOST_MEMORY bytes and MOST_THREADS threads."""
 Compile = Callable[..., Any]
 """`pipeline.compile`, or another function of its interface whose result has run(dict) → dict."""
 
@@ -32,15 +32,15 @@ class BurnishRep(BackendRep):
 
     def __init__(self, model: onnx.ModelProto, compile: Compile = compile_model, **options: Any):
         self._model, self._compile, self._options = model, compile, options
-        known = {t.name for t in model.graph.initializer}.union(options.get("values") or {})
-        self._inputs = [i for i in model.graph.input if i.name not in known]
+        known = options.get("values") or {}
+        self._inputs = [i for i in fed_inputs(model.graph) if i.name not in known]
         self._outputs = [o.name for o in model.graph.output]
-        self._deciding: tuple[str, ...] = ()
+        self._fixed_inputs: tuple[str, ...] = ()
         self._modules: dict[tuple, Any] = {}
-        self._looking, self._compiling = threading.Lock(), threading.Lock()
+        self._cache_lock, self._compiling = threading.Lock(), threading.Lock()
         tensors = all(i.type.HasField("tensor_type") for i in self._inputs)
-        self._open = tensors and not all(map(_is_static, self._inputs))
-        if not self._open:
+        self._has_open_sizes = tensors and any(static_shape(i) is None for i in self._inputs)
+        if not self._has_open_sizes:
             try:
                 self._modules[()] = compile(model, **options)
             except NeedsValueError as error:
@@ -54,8 +54,8 @@ class BurnishRep(BackendRep):
     def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
         """The outputs in the model's order. `inputs`: arrays in order of the model's inputs, or by name."""
         feed = self._feed(inputs)
-        module, deciding = self._known(feed) or self._made(feed)
-        results = module.run({n: a for n, a in feed.items() if n not in deciding})
+        module, fixed = self._cached_module(feed) or self._compile_for(feed)
+        results = module.run({n: a for n, a in feed.items() if n not in fixed})
         return tuple(results[name] for name in self._outputs)
 
     def _feed(self, inputs: Any) -> dict[str, np.ndarray]:
@@ -75,20 +75,20 @@ class BurnishRep(BackendRep):
             raise InputError(f"the input {missing[0]!r} is missing; the model takes {', '.join(names)}")
         return {i.name: _array(i, inputs[i.name]) for i in self._inputs}
 
-    def _known(self, feed: Mapping[str, np.ndarray]) -> tuple[Any, tuple[str, ...]] | None:
+    def _cached_module(self, feed: Mapping[str, np.ndarray]) -> tuple[Any, tuple[str, ...]] | None:
         """A module that is there, and the inputs that became part of it."""
-        with self._looking:
+        with self._cache_lock:
             key = _key(*self._sizes(feed))
             known = self._modules.pop(key, None)
             if known is None:
                 return None
             self._modules[key] = known  # behind those that were used before
-            return known, self._deciding
+            return known, self._fixed_inputs
 
-    def _made(self, feed: Mapping[str, np.ndarray]) -> tuple[Any, tuple[str, ...]]:
+    def _compile_for(self, feed: Mapping[str, np.ndarray]) -> tuple[Any, tuple[str, ...]]:
         """A new one, while others run; one is compiled at a time."""
         with self._compiling:
-            while (known := self._known(feed)) is None:
+            while (known := self._cached_module(feed)) is None:
                 values, shapes = self._sizes(feed)
                 options = dict(self._options)
                 all_shapes = shapes | (options.pop("shapes", None) or {})
@@ -98,18 +98,20 @@ class BurnishRep(BackendRep):
                 except NeedsValueError as error:
                     self._require(error)
                     continue
-                with self._looking:
+                with self._cache_lock:
                     self._modules[_key(values, shapes)] = module
-                    self._forget()
-                return module, self._deciding
+                    self._evict()
+                return module, self._fixed_inputs
             return known
 
     def _sizes(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a module is compiled for: values of inputs that decide sizes, shapes of the others."""
-        values = {n: feed[n] for n in self._deciding}
-        return values, {n: a.shape for n, a in feed.items() if n not in values} if self._open else {}
+        values = {n: feed[n] for n in self._fixed_inputs}
+        if not self._has_open_sizes:
+            return values, {}
+        return values, {n: a.shape for n, a in feed.items() if n not in values}
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         """Drops the modules that were not used for longest; the last FEW stay."""
         last, *others = reversed(self._modules)
         memory, threads = _needs(self._modules[last])
@@ -121,22 +123,17 @@ class BurnishRep(BackendRep):
 
     def _require(self, error: NeedsValueError) -> None:
         """Adds the inputs that the error asks for; raises it where they are known already, or none."""
-        more = [n for n in error.inputs if n not in self._deciding]
+        more = [n for n in error.inputs if n not in self._fixed_inputs]
         if not more:
             raise error
-        with self._looking:
-            self._deciding += tuple(more)
+        with self._cache_lock:
+            self._fixed_inputs += tuple(more)
 
 
 def _needs(module: Any) -> tuple[int, int]:
     """(Bytes, threads)."""
     plan = getattr(module, "plan", None)
     return (0, 0) if plan is None else (int(plan.memory(module.threads)), module.threads)
-
-
-def _is_static(info: onnx.ValueInfoProto) -> bool:
-    tensor = info.type.tensor_type
-    return tensor.HasField("shape") and all(map(is_fixed, tensor.shape.dim))
 
 
 def _key(values: Mapping[str, np.ndarray], shapes: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from .errors import InputError
-from .frontends.onnx.interface import is_fixed
+from .frontends.onnx.interface import fed_inputs, is_fixed
 from .frontends.onnx.tensors import numpy_dtype
 from .frontends.onnx.whole import read_whole
 from .onnx_backend import BurnishRep
@@ -67,7 +67,8 @@ class InferenceSession:
     ):
         names = [p if isinstance(p, str) else p[0] for p in providers or ()]
         if names and "CPUExecutionProvider" not in names:
-            raise InputError(f"provider {names[0]!r}: Burnish has only CPUExecutionProvider")
+            only = "Burnish has only CPUExecutionProvider; leave out `providers`, or name it"
+            raise InputError(f"provider {names[0]!r}: {only}")
         self._options = sess_options
         threads = getattr(sess_options, "intra_op_num_threads", 0) or None
         if isinstance(path_or_bytes, (str, Path)) and Path(path_or_bytes).suffix == ".so":
@@ -85,8 +86,7 @@ class InferenceSession:
             model.model_version if model.HasField("model_version") else 2**63 - 1,  # as onnxruntime says it
             {p.key: p.value for p in model.metadata_props},
         )
-        constants = {tensor.name for tensor in model.graph.initializer}
-        self._inputs = [_declared(value) for value in model.graph.input if value.name not in constants]
+        self._inputs = [_declared(value) for value in fed_inputs(model.graph)]
         self._dtypes = {value.name: _dtype(value) for value in model.graph.input}
         rep = BurnishRep(model, partial(compile_model, threads=threads))
         made = {info.name: info for info in rep.module.outputs} if rep.module else {}

@@ -64,7 +64,7 @@ class _Traced:
         return self._compiled(arguments)(arguments)
 
     def _compiled(self, arguments: Sequence[Any]) -> Run:
-        """For these shapes and weights, which are kept, so that others do not come to lie in their place."""
+        """The module for these shapes and weights. It keeps the weights alive: the key is their address."""
         weights = [a for a in (*arguments, *self._own) if _is_weight(a)]
         shapes, values = tuple(map(_shape, arguments)), tuple((w.data_ptr(), w._version) for w in weights)
         with self._lock:

@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ..errors import InputError
+from ..frontends.onnx.interface import fed_inputs, is_fixed, static_shape
 from .builder import AFTER_RELU, random_filters
 
 # What a constant is to the operator that reads it, by (operator, input index).
@@ -45,12 +46,9 @@ def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray
     Raises InputError for an input without static shape or with a dtype that is not numeric.
     """
     rng = np.random.default_rng(seed)
-    constants = {tensor.name for tensor in model.graph.initializer}
     limits = _index_limits(model.graph)
     return {
-        value.name: _random_input(value, rng, limits.get(value.name, 2))
-        for value in model.graph.input
-        if value.name not in constants
+        value.name: _random_input(value, rng, limits.get(value.name, 2)) for value in fed_inputs(model.graph)
     }
 
 
@@ -63,13 +61,11 @@ def _random_input(value: onnx.ValueInfoProto, rng: np.random.Generator, limit: i
         raise InputError(
             f"input {value.name!r} is not a numeric tensor of known shape: give its values yourself"
         )
-    for axis, dim in enumerate(tensor.shape.dim):
-        if not dim.HasField("dim_value"):
-            name = dim.dim_param or "?"
-            raise InputError(
-                f"input {value.name!r}: dim {axis} ({name}) is not static: bind it (--dim {name}=1)"
-            )
-    shape = tuple(dim.dim_value for dim in tensor.shape.dim)
+    shape = static_shape(value)
+    if shape is None:
+        axis, dim = next((n, d) for n, d in enumerate(tensor.shape.dim) if not is_fixed(d))
+        name = dim.dim_param or "?"
+        raise InputError(f"input {value.name!r}: dim {axis} ({name}) is not static: bind it (--dim {name}=1)")
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     if dtype.kind in "iub":
         return np.asarray(rng.integers(0, limit, shape)).astype(dtype)

@@ -66,9 +66,7 @@ class GraphBuilder(Decomposer):
     def __init__(self) -> None:
         super().__init__("", {}, {})
         self.reserved: set[str] = set()  # names of the model's own values, never given to others
-        self.small_types: dict[
-            str, str
-        ] = {}  # constants of a type that a wider one holds → ONNX's name of it
+        self.small_types: dict[str, str] = {}  # constant of a type that a wider one holds → ONNX's name
         self._age: dict[str, int] = {}  # value → how many were made before it
         self._made = 0
         self._stored: dict[int, tuple[TensorProto, tuple[np.ndarray, str]]] = {}  # by the tensor's identity

@@ -10,6 +10,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 
 from ...compiler.ir.types import TensorType
 from ...errors import ModelError
+from .interface import domain_of
 from .read_model import node_label, subgraphs
 
 
@@ -17,7 +18,7 @@ def onnx_function(
     node: NodeProto, opset: int, types: Sequence[TensorType | None]
 ) -> tuple[FunctionProto, dict[str, AttributeProto]] | None:
     """ONNX's body for `node` and the defaults of its attributes; None if ONNX gives no body."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = domain_of(node)
     if not onnx.defs.has(node.op_type, domain=domain, max_inclusive_version=opset):
         return None
     schema: Any = onnx.defs.get_schema(node.op_type, domain=domain, max_inclusive_version=opset)

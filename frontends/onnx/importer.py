@@ -23,7 +23,7 @@ from ...errors import BurnishError, ModelError, UnsupportedError
 from .builder import SMALLER, GraphBuilder, Mark
 from .control_flow import CONTROL_FLOW
 from .functions import BoundNodes, onnx_function
-from .interface import check_declared, resolve_inputs
+from .interface import check_declared, domain_of, resolve_inputs
 from .read_model import (
     MAX_DEPTH,
     NEWEST_OPSET,
@@ -166,7 +166,7 @@ class Importer:
     def node(self, node: NodeProto, scope: Scope) -> None:
         """Imports one node; its outputs are then in `scope`."""
         self.count(node)
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = domain_of(node)
         inputs = tuple(self._read(node, name, scope) for name in node.input)
         name, mark = self._node_name(node, scope), self.g.mark()
         if function := self.functions.get((node.domain, node.op_type, node.overload)):
@@ -212,8 +212,8 @@ class Importer:
         for value in inputs:
             if value in self.g.small_types and node.op_type not in SMALL_TYPE_READERS:
                 raise UnsupportedError(
-                    f"{node_label(node)}: {value!r} has the element type {self.g.small_types[value]}, which only "
-                    f"{', '.join(SMALL_TYPE_READERS)} may read"
+                    f"{node_label(node)}: {value!r} has the element type {self.g.small_types[value]}, which "
+                    f"only {', '.join(SMALL_TYPE_READERS)} may read"
                 )
         self.g.begin(name)
         context = NodeContext(self.g, node, opset, inputs, self.g.sources, self.g.computed)
@@ -342,8 +342,9 @@ class Importer:
             if name in made:
                 continue
             if value in self.g.small_types:
+                found = self.g.small_types[value]
                 raise UnsupportedError(
-                    f"graph output {name!r} has the element type {self.g.small_types[value]}"
+                    f"graph output {name!r} has the element type {found}; cast it to another"
                 )
             if value == name and name not in self.g.constants:
                 raise UnsupportedError(
@@ -358,8 +359,8 @@ class Importer:
         for value, name in copies:
             node = Node(Identity(), (aside.get(value, value),), (name,), f"Identity:{name}")
             self.g.nodes.append(node)
-        if len(set(names)) != len(names):
-            raise ModelError("a graph output stands twice")
+        if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+            raise ModelError(f"the graph output {twice!r} stands twice; name it once")
         return tuple(names)
 
     def _set_aside(self, name: str) -> str:

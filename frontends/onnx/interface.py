@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, TensorShapeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from ...compiler.ir.types import Dim, TensorType, dtype_of
 from ...errors import InputError, ModelError, ModelWarning, UnsupportedError
@@ -18,6 +18,11 @@ from .tensors import checked_bytes, onnx_dtype
 def is_fixed(d: TensorShapeProto.Dimension) -> bool:
     """Whether a size is said; negative ones are open, as some models write it."""
     return d.HasField("dim_value") and d.dim_value >= 0
+
+
+def domain_of(node: NodeProto | OperatorSetIdProto) -> str:
+    """ONNX's own domain, which has two names, as ''."""
+    return "" if node.domain == "ai.onnx" else node.domain
 
 
 def static_shape(info: ValueInfoProto) -> tuple[int, ...] | None:

@@ -14,6 +14,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from ...errors import InputError, ModelError, UnsupportedError
 from .external_data import open_regular, read_external
+from .interface import domain_of
 from .small_types import stored_bytes
 
 OLDEST_OPSET = 7
@@ -101,7 +102,7 @@ def _check_text(message: Message) -> None:
 
 def opset_imports(imports: Iterable[onnx.OperatorSetIdProto], what: str) -> dict[str, int]:
     """Domain → version, with ONNX's own domain as ''; UnsupportedError outside the supported range."""
-    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in imports}
+    opsets = {domain_of(o): o.version for o in imports}
     version = opsets.get("", NEWEST_OPSET)
     if not OLDEST_OPSET <= version <= NEWEST_OPSET:
         raise UnsupportedError(
@@ -191,7 +192,7 @@ def _check_operators(model: ModelProto, opsets: dict[str, int]) -> None:
     """UnsupportedError for an operator of ONNX's own domain that neither ONNX nor the model defines."""
     own = {(f.domain, f.name) for f in model.functions}
     for node, owner, _ in _all_nodes(model):
-        if node.domain not in ("", "ai.onnx") or (node.domain, node.op_type) in own:
+        if domain_of(node) or (node.domain, node.op_type) in own:
             continue
         version = (opset_imports(owner.opset_import, f"function {owner.name!r}") if owner else opsets).get("")
         if version is not None and not (_in_onnx(node, version) or node.op_type in ADDED):
@@ -220,7 +221,7 @@ def _for_checker(model: ModelProto, opset: int) -> ModelProto:
     _complete_types(copy.graph)
     for node, owner, _ in _all_nodes(copy):
         refused = node.op_type in ADDED or (node.op_type == "GroupNormalization" and opset < 21 and not owner)
-        if node.domain in ("", "ai.onnx") and refused:
+        if not domain_of(node) and refused:
             node.domain = "burnish.unchecked"
     for holder in (copy, *copy.functions):
         holder.opset_import.add(domain="burnish.unchecked", version=1)

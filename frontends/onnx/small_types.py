@@ -1,6 +1,6 @@
 """Stored numbers of fewer than eight bits, and floats of eight, which Burnish computes nothing in.
 
-A wider type holds each of them exactly. What reads one must mean the same by that type: see SMALL_TYPE_READERS.
+A wider type holds each of them exactly. What reads one, SMALL_TYPE_READERS, must mean the same by that type.
 """
 
 from __future__ import annotations

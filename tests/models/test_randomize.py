@@ -69,6 +69,9 @@ def test_symbolic_dims_are_refused_by_name():
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     with pytest.raises(InputError, match=r"'ids': dim 0 \(batch\).*--dim batch=1"):
         random_inputs(model)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    with pytest.raises(InputError, match=r"'ids': dim 0 \(\?\) is not static"):
+        random_inputs(model)
 
 
 def test_weights_that_only_a_branch_reads_stay():
