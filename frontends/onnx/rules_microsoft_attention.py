@@ -30,6 +30,7 @@ def attention(
     added: str | None = None,
     *shared: str | None,
 ) -> Results:
+    """onnxruntime calls `x` input, `mask` mask_index and `added` attention_bias."""
     refuse_shared_buffers(c, *shared)
     projected = total(c, c.one(MatMul(), x, weights), bias)
     return self_attention(c, projected, mask, past, added)
@@ -75,6 +76,7 @@ def multi_head_attention(
     past_v: str | None = None,
     *shared: str | None,
 ) -> Results:
+    """onnxruntime calls `mask` key_padding_mask and `added` attention_bias."""
     refuse_shared_buffers(c, *shared)
     if k is None or v is None:
         raise c.unsupported("packed queries, keys or values", "export the model for onnxruntime on a CPU")
@@ -100,6 +102,7 @@ def rotary_embedding(c: NodeContext, x: str, places: str, cosines: str, sines: s
     """Pairs of numbers of a head turned by an angle that grows with the step: Su et al., RoFormer (2021).
 
     A pair is two neighbours (`interleaved`), or a number and that half of the turned ones behind it.
+    onnxruntime calls `places` position_ids, `cosines` and `sines` cos_cache and sin_cache.
     """
     if c.attr("is_packed_batching", 0):
         raise c.unsupported("is_packed_batching", "export it with a batch axis")

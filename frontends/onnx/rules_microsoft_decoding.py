@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,39 +41,22 @@ def group_query_attention(
 ) -> Results:
     """The new steps of a batch, after those of its cache, see what came before them, or all with causal=0.
 
-    ends     [batch] the last step of each, counted with those of the cache
-    whole    the number of steps of the longest, which decides the size of the cache that results
-    places   [batch, steps] for the rotary embedding; else new steps follow those of the cache. In a first
-             prompt all follow the first.
-    added    [batch or 1, heads or 1, steps, whole or the cache's length] to the scores
-    sinks    [heads] scores of one more key, which has no value
+    ends     (seqlens_k) [batch] the last step of each, counted with those of the cache
+    whole    (total_sequence_length) the number of steps of the longest, which decides the size of the cache
+             that results
+    cosines, sines  (cos_cache, sin_cache) [places, half of the numbers of a head that are turned]
+    places   (position_ids) [batch, steps] for the rotary embedding; else new steps follow those of the
+             cache. In a first prompt all follow the first.
+    added    (attention_bias) [batch or 1, heads or 1, steps, whole or the cache's length] to the scores
+    sinks    (head_sink) [heads] scores of one more key, which has no value
     """
-    if key_scale is not None or value_scale is not None or c.attr("kv_cache_bit_width", 0):
-        raise c.unsupported("a quantised cache", "export the model with a cache of floats")
-    for name, value in zip(("q_norm_weight", "k_norm_weight", "query_seqlens"), others):
-        if value is not None:
-            raise c.unsupported(f"the input {name}")
-    if c.attr("sliding_window_cache", 0):
-        raise c.unsupported("sliding_window_cache=1", "export the model with a cache of all steps")
-    if c.wants(3):
-        raise c.unsupported("an output of the scores")
-    groups, own = c.required("kv_num_heads"), c.required("num_heads")
-    if groups < 1 or own < 1 or own % groups:
-        raise ModelError(f"{c.label}: {own} heads of queries for {groups} of keys: expected a multiple")
+    _refuse(c, (key_scale, value_scale), others)
     if (past_k is None) != (past_v is None) or (k is None) != (v is None):
         raise ModelError(f"{c.label}: keys without values, or values without keys")
-    counts = (own, groups, groups)
-    if k is None or v is None:
-        q, k, v = _unpacked(c, q, counts)
-    queries, keys, values = (by_head(c, x, n) for x, n in zip((q, k, v), counts))
-    batch, steps, _, size = c.type(queries).dims
-    if steps and not c.type(keys).dims[1]:
-        raise c.unsupported("queries of the cache of another layer")
-    for new in (keys, values):
-        if c.type(new).dims != (batch, steps, groups, size):
-            expected = f"[{batch}, {steps}, {groups * size}]"
-            raise ModelError(f"{c.label}: keys {c.type(k)} and values {c.type(v)}: expected {expected}")
-    length = int(np.asarray(c.value(whole, "number of steps")).item())
+    queries, keys, values = _projections(c, q, k, v)
+    batch, steps, own, _ = c.type(queries).dims
+    groups = c.type(keys).dims[2]
+    length = c.int_(whole, "number of steps")
     if past_k is None and length != steps:
         raise ModelError(f"{c.label}: {length} steps, {steps} of them new, without a cache: expected {steps}")
     checked_bytes(I64, (length,), c.label, MAX_MADE_BYTES)
@@ -80,14 +64,7 @@ def group_query_attention(
     if c.attr("do_rotary", 0):
         if cosines is None or sines is None:
             raise ModelError(f"{c.label}: do_rotary without tables of cosines and sines")
-        at = first if places is None else places
-        if places is None or steps == length:
-            begin = (
-                c.one(Reshape((batch, 1)), at) if places is None else part(c, part(c, at, 0, 0, 1), 1, 0, 1)
-            )
-            at = c.one(Binary("add"), begin, c.const(np.arange(steps, dtype=np.int64)))
-        if c.type(at).dims[0] == 1:
-            at = c.one(Reshape((steps,)), at)
+        at = _places(c, first, places, steps, prompt=steps == length)
         pairs = bool(c.attr("rotary_interleaved", 0))
         queries, keys = (turned(c, x, at, cosines, sines, pairs) for x in (queries, keys))
     queries, keys, values = (c.one(Transpose((0, 2, 1, 3)), x) for x in (queries, keys, values))
@@ -99,6 +76,49 @@ def group_query_attention(
     if added is not None:
         added = _by_group(c, added, groups, own // groups, steps, (length, c.type(keys).dims[2]))
     return _attend(c, queries, keys, values, visible, added, sinks), keys, values, None
+
+
+def _refuse(c: NodeContext, scales: Sequence[str | None], others: Sequence[str | None]) -> None:
+    """UnsupportedError for inputs, outputs and attributes of variants that Burnish does not have."""
+    if any(scale is not None for scale in scales) or c.attr("kv_cache_bit_width", 0):
+        raise c.unsupported("a quantised cache", "export the model with a cache of floats")
+    for name, value in zip(("q_norm_weight", "k_norm_weight", "query_seqlens"), others):
+        if value is not None:
+            raise c.unsupported(f"the input {name}")
+    if c.attr("sliding_window_cache", 0):
+        raise c.unsupported("sliding_window_cache=1", "export the model with a cache of all steps")
+    if c.wants(3):
+        raise c.unsupported("an output of the scores")
+
+
+def _projections(c: NodeContext, q: str, k: str | None, v: str | None) -> tuple[str, str, str]:
+    """New queries, keys and values, each [batch, steps, its heads, size]."""
+    groups, own = c.required("kv_num_heads"), c.required("num_heads")
+    if groups < 1 or own < 1 or own % groups:
+        raise ModelError(f"{c.label}: {own} heads of queries for {groups} of keys: expected a multiple")
+    counts = (own, groups, groups)
+    if k is None or v is None:
+        q, k, v = _unpacked(c, q, counts)
+    queries, keys, values = (by_head(c, x, n) for x, n in zip((q, k, v), counts))
+    batch, steps, _, size = c.type(queries).dims
+    if steps and not c.type(keys).dims[1]:
+        raise c.unsupported("queries of the cache of another layer")
+    for new in (keys, values):
+        if c.type(new).dims != (batch, steps, groups, size):
+            expected = f"[{batch}, {steps}, {groups * size}]"
+            raise ModelError(f"{c.label}: keys {c.type(k)} and values {c.type(v)}: expected {expected}")
+    return queries, keys, values
+
+
+def _places(c: NodeContext, first: str, places: str | None, steps: int, prompt: bool) -> str:
+    """[batch, steps] or [steps] of i64: rows of the tables for the new steps."""
+    if places is None or prompt:
+        if places is None:
+            begin = c.one(Reshape((*c.type(first).dims, 1)), first)
+        else:
+            begin = part(c, part(c, places, 0, 0, 1), 1, 0, 1)
+        places = c.one(Binary("add"), begin, c.const(np.arange(steps, dtype=np.int64)))
+    return c.one(Reshape((steps,)), places) if c.type(places).dims[0] == 1 else places
 
 
 def _unpacked(c: NodeContext, x: str, counts: tuple[int, ...]) -> list[str]:
