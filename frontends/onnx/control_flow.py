@@ -150,7 +150,10 @@ def _scan_length(c: NodeContext, scans: Sequence[str | None], axes: list[int]) -
 
 def _check_iterations(c: NodeContext, count: int) -> None:
     if count > MAX_ITERATIONS:
-        raise c.unsupported(f"a loop of more than {MAX_ITERATIONS} iterations", "loops are unrolled")
+        raise c.unsupported(
+            f"a loop of more than {MAX_ITERATIONS} iterations",
+            "loops are unrolled; export the model with fewer iterations",
+        )
 
 
 def _element(c: NodeContext, value: str | None, axis: int, at: int) -> str:

@@ -21,6 +21,7 @@ from ...compiler.ir.types import TensorType
 from ...compiler.ops.base import Op
 from ...errors import ModelError, NeedsValueError, UnsupportedError
 from .builder import GraphBuilder
+from .read_model import node_label
 
 Rule = Callable[..., "tuple[str | None, ...] | str"]
 RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
@@ -67,7 +68,7 @@ class NodeContext:
     @property
     def label(self) -> str:
         """How messages call the node: its name and operator."""
-        return f"node {self.node.name or '/'.join(self.node.output)!r} ({self.node.op_type})"
+        return node_label(self.node)
 
     @property
     def output_count(self) -> int:
@@ -79,6 +80,13 @@ class NodeContext:
 
     def type(self, value: str) -> TensorType:
         return self.g.type(value)
+
+    def dims(self, value: str, rank: int) -> tuple[int, ...]:
+        """The shape of an input that must have so many axes."""
+        type = self.type(value)
+        if type.rank != rank:
+            raise ModelError(f"{self.label}: an input is {type}, expected {rank} axes")
+        return type.dims
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute's Python value (strings as str, ints, floats, lists; tensors as arrays).

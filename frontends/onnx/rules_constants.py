@@ -57,7 +57,7 @@ def constant_of_shape(c: NodeContext, shape: str):
 @onnx("EyeLike")
 def eye_like(c: NodeContext, x: str):
     dtype = onnx_dtype(c.attr("dtype", c.type(x).dtype.code), c.label)
-    rows, columns = c.type(x).dims
+    rows, columns = c.dims(x, 2)
     checked_bytes(dtype, (rows, columns), c.label, MAX_MADE_BYTES)
     return c.const(np.eye(rows, columns, c.attr("k", 0), dtype.numpy))
 
@@ -80,7 +80,7 @@ def range_(c: NodeContext, start: str, limit: str, delta: str):
         c.value(v, w).item() for v, w in ((start, "start"), (limit, "limit"), (delta, "delta"))
     )
     if step == 0:
-        raise ModelError(f"{c.label}: a delta of 0")
+        raise ModelError(f"{c.label}: its delta is 0; expected another number")
     steps = (end - first) / step
     if not np.isfinite(steps):
         raise ModelError(f"{c.label}: a range from {first} to {end} in steps of {step} never ends")
@@ -106,7 +106,7 @@ def blackman_window(c: NodeContext, size: str):
 
 def _window(c: NodeContext, size: str, weights: tuple[float, ...]) -> str:
     """Σ (-1)^n weights[n] cos(2πn·i / period)."""
-    (count,) = c.ints(size, "size")
+    count = c.int_(size, "size")
     dtype = onnx_dtype(c.attr("output_datatype", 1), c.label)
     checked_bytes(dtype, (count,), c.label, MAX_MADE_BYTES)
     period = count if c.attr("periodic", 1) else count - 1

@@ -35,8 +35,8 @@ def window(c: NodeContext, x: str, kernel: tuple[int, ...], auto_pad: bool = Tru
     ):
         if len(values) != count:
             raise ModelError(f"{c.label}: {name} {list(values)} has {len(values)} entries, expected {count}")
-    if min((*strides, *dilations, *kernel), default=1) < 1:
-        raise ModelError(f"{c.label}: strides, dilations and kernel sizes must be positive")
+        if name != "pads" and min(values, default=1) < 1:
+            raise ModelError(f"{c.label}: {name} {list(values)}: expected numbers from 1 on")
     if auto_pad:
         pads = resolve_auto_pad(c.attr("auto_pad", "NOTSET"), sizes, kernel, strides, dilations, pads)
     return Window(kernel, strides, pads, dilations)

@@ -185,7 +185,7 @@ def embed_layer_normalization(
     if positions is not None:
         place = c.one(Gather(0), position_table, positions)
     else:
-        rows, width = c.type(position_table).dims
+        rows, width = c.dims(position_table, 2)
         if rows < length:
             raise ModelError(f"{c.label}: {length} words, but the position table has {rows} rows")
         place = c.one(Slice((0, 0), (length, width), (1, 1)), position_table)

@@ -225,7 +225,7 @@ def dynamic_quantize_lstm(c: NodeContext, x: str, w: str, r: str, *rest: str | N
 
 def _gates(c: NodeContext, weights: str, scale: str | None, zero: str | None) -> str:
     """[directions, gates, inputs] of [directions, inputs, gates]; one scale a direction, or a gate."""
-    directions, _, gates = c.type(weights).dims
+    directions, _, gates = c.dims(weights, 3)
 
     def spread(value: str | None) -> str:
         size = gates if c.type(value or "").rank > 1 else 1

@@ -133,7 +133,7 @@ def _slice(
     ranges = [range(d) for d in dims]
     for start, end, axis, step in zip(starts, ends, axes, steps):
         if step == 0:
-            raise ModelError(f"{c.label}: a step of 0")
+            raise ModelError(f"{c.label}: its step along axis {axis} is 0; expected another whole number")
         n = axis_of(axis, len(dims))
         if step < 0:  # what begins before the first element begins there; Python takes nothing
             start = max(start, -dims[n])
@@ -240,7 +240,7 @@ def _block_size(c: NodeContext) -> int:
 
 @onnx("DepthToSpace")
 def depth_to_space(c: NodeContext, x: str):
-    n, depth, h, w = c.type(x).dims
+    n, depth, h, w = c.dims(x, 4)
     block = _block_size(c)
     column_first = c.choice("mode", "DCR", "CRD") == "CRD"
     inner = depth // block**2
@@ -252,7 +252,7 @@ def depth_to_space(c: NodeContext, x: str):
 
 @onnx("SpaceToDepth")
 def space_to_depth(c: NodeContext, x: str):
-    n, depth, h, w = c.type(x).dims
+    n, depth, h, w = c.dims(x, 4)
     block = _block_size(c)
     perm = (0, 1, 3, 5, 2, 4) if c.choice("mode", "DCR", "CRD") == "CRD" else (0, 3, 5, 1, 2, 4)
     moved = c.one(Transpose(perm), c.one(Reshape((n, depth, h // block, block, w // block, block)), x))

@@ -41,7 +41,7 @@ def _dft(c: NodeContext, x: str, length: str | None, axis: int) -> str:
     else:
         count = taken = c.int_(length, "dft_length") if length else dims[axis]
     if count < 1:
-        raise ModelError(f"{c.label}: a transform of {count} elements")
+        raise ModelError(f"{c.label}: dft_length is {count}; expected 1 or more")
     after = tuple(taken - dims[axis] if n == axis else 0 for n in range(len(dims)))
     fitted = c.one(Pad((0,) * len(dims), after), x) if any(after) else x
     table = _fourier_table(c, c.type(x).dtype, count, taken, dims[-1], inverse, onesided)
@@ -88,11 +88,11 @@ def _transform(c: NodeContext, x: str, axis: int, table: np.ndarray) -> str:
 def stft(c: NodeContext, signal: str, step: str, window: str | None = None, length: str | None = None):
     type = c.type(signal)
     hop = c.int_(step, "frame_step")
-    batch, samples = type.dims[:2]
+    parts = c.dims(signal, 3)[2] if type.rank == 3 else 1
+    batch, samples = type.dims[:2] if type.rank == 3 else c.dims(signal, 2)
     frame = c.type(window).dims[0] if window else samples
     if length:
-        (frame,) = c.ints(length, "frame_length")
-    parts = type.dims[2] if type.rank == 3 else 1
+        frame = c.int_(length, "frame_length")
     if hop < 1 or not 1 <= frame <= samples:
         raise ModelError(f"{c.label}: frames of {frame} every {hop} samples do not fit {samples}")
     frames = (samples - frame) // hop + 1
