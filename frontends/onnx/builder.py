@@ -26,9 +26,10 @@ from .tensors import checked_bytes
 
 MAX_VALUES = 1_000_000
 """Constants, and operands and results of nodes, after functions are inlined and loops unrolled."""
+MAX_MADE_TOTAL_BYTES, UNPACKED = 4 << 30, 16
+"""Of all constants that the importer makes up; besides, weights may become so many times larger than they are
+in the file: two bits as a float."""
 SMALLER = "export it with fewer iterations, calls of functions or operands"
-MAX_MADE_TOTAL_BYTES = 4 << 30
-"""Of all constants that the importer makes up."""
 EAGER_BYTES, EAGER_WORK = 1 << 20, 1 << 26
 """Operators on constants are evaluated at once where inputs and outputs, and `work`, stay below these."""
 EAGER_TOTAL_BYTES = 256 << 20
@@ -74,6 +75,7 @@ class GraphBuilder(Decomposer):
         self._producers: dict[str, Node] = {}
         self._constant: set[str] = set()  # values of nodes that no graph input decides, as far as was asked
         self._values = self._made_bytes = self._evaluated_bytes = self._work = 0
+        self._most_made_bytes = MAX_MADE_TOTAL_BYTES
         self._kept: dict[str, np.ndarray] = {}  # values of nodes that stay
         self._kept_bytes = 0
 
@@ -118,17 +120,16 @@ class GraphBuilder(Decomposer):
         """`stored_array`, read once of a tensor in a body that is imported for each iteration."""
         if id(tensor) not in self._stored:
             self._stored[id(tensor)] = tensor, stored_array(tensor, folder, what)
+            self._most_made_bytes += UNPACKED * self._stored[id(tensor)][1][0].nbytes
         return self._stored[id(tensor)][1]
 
     def const(self, array: np.ndarray, hint: str = "const", small_type: str = "") -> str:
         array = np.asarray(array)
         if array.flags.writeable:  # made up: what a file holds is read-only
             self._made_bytes += array.nbytes
-            if self._made_bytes > MAX_MADE_TOTAL_BYTES:
-                raise ModelError(
-                    f"node {self.node_name!r}: the model unfolds to more than {MAX_MADE_TOTAL_BYTES:,} bytes "
-                    f"of constants; {SMALLER}"
-                )
+            if self._made_bytes > self._most_made_bytes:
+                what = f"more than {self._most_made_bytes:,} bytes of constants"
+                raise ModelError(f"node {self.node_name!r}: the model unfolds to {what}; {SMALLER}")
         name = self.fresh(hint)
         self.add_constant(name, array, small_type)
         return name

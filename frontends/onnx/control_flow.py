@@ -70,6 +70,7 @@ def _loop(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
     ranks = [_declared_rank(info) for info in inputs[:2]]
     while (limit is None or step < limit) and (condition is None or _one(c, condition, "condition")):
         _check_iterations(c, step + 1)
+        importer.g.begin(f"{name}/{step}")
         importer.count(c.node)
         inner = scope.inner(f"{name}/{step}")
         begun = [c.const(np.full((1,) * rank, value)) for rank, value in zip(ranks, (np.int64(step), True))]
@@ -102,8 +103,8 @@ def _scan(importer: Importer, c: NodeContext, scope: Scope) -> Sequence[str | No
     _check_iterations(c, length)
     scanned: list[list[str | None]] = [[] for _ in range(outputs)]
     for step in range(length):
-        importer.count(c.node)
         importer.g.begin(f"{name}/{step}")
+        importer.count(c.node)
         parts = [
             _element(c, value, axis, length - 1 - step if back else step)
             for value, axis, back in zip(scans, axes, backward)

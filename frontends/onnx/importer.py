@@ -165,10 +165,11 @@ class Importer:
 
     def node(self, node: NodeProto, scope: Scope) -> None:
         """Imports one node; its outputs are then in `scope`."""
+        name, mark = self._node_name(node, scope), self.g.mark()
+        self.g.begin(name)
         self.count(node)
         domain = domain_of(node)
         inputs = tuple(self._read(node, name, scope) for name in node.input)
-        name, mark = self._node_name(node, scope), self.g.mark()
         if function := self.functions.get((node.domain, node.op_type, node.overload)):
             attributes = {a.name: a for a in function.attribute_proto}
             results: Sequence[str | None] = self.call(node, function, attributes, inputs, scope, name)
@@ -215,7 +216,6 @@ class Importer:
                     f"{node_label(node)}: {value!r} has the element type {self.g.small_types[value]}, which "
                     f"only {', '.join(SMALL_TYPE_READERS)} may read"
                 )
-        self.g.begin(name)
         context = NodeContext(self.g, node, opset, inputs, self.g.sources, self.g.computed)
         if domain == "" and node.op_type in CONTROL_FLOW:
             return self._guarded(context, lambda: CONTROL_FLOW[node.op_type](self, context, scope))
