@@ -118,8 +118,7 @@ class InferenceSession:
         if not isinstance(input_feed, Mapping):
             found = type(input_feed).__name__
             raise InputError(f"input_feed: expected a dict of arrays by name, found {found}")
-        if not _is_names(output_names):
-            raise InputError(f"output_names: expected a list of names or None, found {output_names!r:.80}")
+        _check_names(output_names)
         for name in input_feed:
             if name not in known:
                 raise InputError(f"there is no input {name!r}; expected {', '.join(sorted(known)) or 'none'}")
@@ -141,10 +140,13 @@ class InferenceSession:
             raise InputError(f"input {name!r}: expected {wanted}, found a list: {error}") from None
 
 
-def _is_names(value: Any) -> bool:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        return value is None
-    return all(isinstance(name, str) for name in value)
+def _check_names(names: Any) -> None:
+    if names is None:
+        return
+    listed = isinstance(names, Sequence) and not isinstance(names, str)
+    if wrong := [n for n in names if not isinstance(n, str)] if listed else [names]:
+        found = type(wrong[0]).__name__
+        raise InputError(f"output_names: expected a list of names or None, found {found}")
 
 
 def _arg(name: str, dtype: np.dtype, shape: list[int | str | None]) -> NodeArg:

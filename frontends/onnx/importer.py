@@ -296,7 +296,7 @@ class Importer:
         if scope.depth >= MAX_DEPTH:
             raise ModelError(f"node {scope.prefix!r}: graphs are nested deeper than {MAX_DEPTH}")
         self.g.begin(scope.prefix)
-        self.g.count(len(graph.input) + len(graph.output))
+        self.g.count(sum(map(len, (graph.input, graph.output, graph.initializer, graph.sparse_initializer))))
         given = dict(zip(inputs, arguments))
         scope.values.update(given)
         self.initializers(graph, scope, skip=given)  # they are what is not given
