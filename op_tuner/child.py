@@ -30,7 +30,10 @@ _GROUP = Path("/sys/fs/cgroup")  # of a container, where it has one
 _NO_MEMORY = "killed, as the system does when memory ends"
 _PR_SET_PDEATHSIG = 1
 _LISTEN = 0.1  # seconds
+_LOOK = 1.0  # seconds after which a server that says nothing is looked at
+_MOST = 64 << 20  # bytes that a child may say
 _PAUSE = b"\n"  # an empty line
+_REST, _WORK = b"\t\n", b" \n"
 
 
 class Parent:
@@ -47,6 +50,13 @@ class Parent:
         """Until `Child.go`."""
         self._write(_PAUSE)
         os.read(self._ears, 1)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Meanwhile the time that it may rest passes first."""
+        self._write(_REST)
+        yield
+        self._write(_WORK)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -73,15 +83,20 @@ class Child:
 
     memory   bytes that it may take beyond what this process has
     cpus     where it may run
+    rest     seconds that it may be `resting` each time, which do not count either
+
+    OSError if there can be no more processes or files.
     """
 
-    def __init__(self, act: Act, *, seconds: float, memory: int, cpus: Collection[int] = ()):
+    def __init__(
+        self, act: Act, *, seconds: float, memory: int, cpus: Collection[int] = (), rest: float = 0.0
+    ):
         self.limit = self._left = seconds
+        self._rest = self._resting = rest
         self._enough = _resident_bytes() + NEARLY * memory
-        self._data, self._ended = b"", False
+        self._data, self._ended = bytearray(), False
         parent = os.getpid()
-        self._stream, stream = os.pipe()
-        ears, self._voice = os.pipe()
+        self._stream, stream, ears, self._voice = _two_pipes()
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -93,6 +108,10 @@ class Child:
         except KeyboardInterrupt:
             self.end()
             raise
+        except OSError:  # there may be no more processes
+            os.close(self._stream)
+            os.close(self._voice)
+            raise
         finally:
             os.close(stream)
             os.close(ears)
@@ -102,7 +121,7 @@ class Child:
             os.close(self._stream)
             os.close(self._voice)
             gc.disable()  # what the parent has would be copied page by page
-            _silence()
+            silence()
             _confine(parent, memory, cpus)
             act(to_parent)
         finally:
@@ -115,17 +134,19 @@ class Child:
         one's pipe open: so the child itself is looked at as well.
         """
         now = time.monotonic()
-        self._left -= min(now - self._seen, 2 * _LISTEN)
+        passed = min(now - self._seen, 2 * _LISTEN)
+        if self._data.endswith(_REST) and self._resting > 0:
+            self._resting -= passed
+        else:
+            self._left -= passed
         self._seen = now
-        ended = _has_ended(self._pid)
-        while wait([self._stream], 0):
+        ended = has_ended(self._pid)
+        if wait([self._stream], 0):  # once: it may say more without end
             part = os.read(self._stream, 1 << 20)
-            if not part:
-                self._ended = True
-                break
+            ended = ended or not part
             self._data += part
         self._ended = self._ended or ended
-        return self._ended or self.waits or self._left <= 0
+        return self._ended or self.waits or self._left <= 0 or len(self._data) > _MOST
 
     @property
     def waits(self) -> bool:
@@ -147,6 +168,7 @@ class Child:
         self._data = self._data.removesuffix(_PAUSE)
         if seconds is not None:
             self.limit = self._left = seconds
+        self._resting = self._rest
         self._started = self._seen = time.monotonic()
         with suppress(BrokenPipeError):  # it has ended
             os.write(self._voice, b"!")
@@ -175,6 +197,8 @@ class Child:
         return self.end()
 
     def _how(self, status: int | None, most: int) -> tuple[str, str]:
+        if len(self._data) > _MOST:
+            return "exit", f"the process said more than {_MOST >> 20} MiB"
         if not self._ended and self._left <= 0:
             return "timeout", f"more than {self.limit:g} s"
         if status is None:
@@ -194,24 +218,40 @@ class Child:
         wait([c._stream for c in children if not c._ended], _LISTEN)
 
 
-def _has_ended(pid: int) -> bool:
+def _two_pipes() -> tuple[int, int, int, int]:
+    first = os.pipe()
+    try:
+        return (*first, *os.pipe())
+    except OSError:
+        for end in first:
+            os.close(end)
+        raise
+
+
+def has_ended(pid: int) -> bool:
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # where SIGCHLD is ignored, nothing is left of it
         return True
 
 
-def reap(pid: int) -> None:
-    """Waits for a child's end; nothing to do where SIGCHLD is ignored and it has ended."""
+def kill_server(pid: int) -> int | None:
+    """Ends what `begin_server` began, and what that started; the status with which it ended, by itself if it
+    had. None where SIGCHLD is ignored. Any other signal is lost where it has not got so far."""
+    kill_all(pid)
     with suppress(ChildProcessError):
-        os.waitpid(pid, 0)
+        return os.waitpid(pid, 0)[1]
+    return None
 
 
-def kill_server(pid: int) -> None:
-    """Ends what `begin_server` began; any other signal is lost where it has not got so far."""
-    with suppress(ProcessLookupError):  # SIGCHLD is ignored, and it has ended
-        os.kill(pid, signal.SIGKILL)
-    reap(pid)
+def hear(pid: int, stream: Connection) -> Any:
+    """What a server says next; EOFError or OSError if it has ended, though what it has started may hold its
+    end of the pipe. Ctrl-C counts while nothing has come."""
+    while not stream.poll(_LOOK):
+        if has_ended(pid) and not stream.poll():
+            raise EOFError
+    with interrupts_later():
+        return stream.recv()
 
 
 @contextmanager
@@ -268,23 +308,28 @@ def answer_of(
             parent.send(("error", error))
 
     pid, stream = begin_server(serve)
+    kind: str = "told"
+    value: Any = None
     try:
         with stream:
-            while True:
-                kind, value = stream.recv()
-                if kind == "answer":
-                    return value
-                if kind == "error":
-                    raise value
-                heard(value)
+            while kind == "told":
+                kind, value = hear(pid, stream)
+                if kind == "told":
+                    heard(value)
     except (EOFError, ConnectionResetError):
-        raise ChildEnded(_ending(os.waitpid(pid, 0)[1])) from None
+        kind = "ended"
     finally:
-        kill_all(pid)
-        reap(pid)
+        status = kill_server(pid)
+    if kind == "answer":
+        return value
+    if kind == "error":
+        raise value
+    raise ChildEnded(_ending(status))
 
 
-def _ending(status: int) -> str:
+def _ending(status: int | None) -> str:
+    if status is None:
+        return "ended the process"
     if not os.WIFSIGNALED(status):
         return f"ended the process with code {os.waitstatus_to_exitcode(status)}"
     number = os.WTERMSIG(status)
@@ -302,7 +347,7 @@ def memory_limit() -> int:
     return min(LARGEST, max(0, free) // 2)
 
 
-def _silence() -> None:
+def silence() -> None:
     """What dying code prints belongs to no terminal; how it died is told by its status."""
     faulthandler.disable()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -323,13 +368,18 @@ def _confine(parent: int, memory: int, cpus: Collection[int]) -> None:
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this child
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    limit_memory(memory)
+    pin(cpus)
+
+
+def limit_memory(memory: int) -> None:
+    """Of this process: bytes that it may take beyond what it has."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit = _data_bytes() + memory
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends all the same, this one goes
-    pin(cpus)
 
 
 def _data_bytes() -> int:
@@ -350,10 +400,12 @@ def _kilobytes(file: str, name: str) -> int:
         return 0
 
 
-def _messages(data: bytes) -> list[object]:
+def _messages(data: bytearray) -> list[object]:
     """Up to what is none: a process may write anything whose memory was spoilt."""
     found: list[object] = []
-    for line in filter(None, data.split(b"\n")[:-1]):
+    if len(data) > _MOST:
+        return found
+    for line in filter(None, (line.strip() for line in data.split(b"\n")[:-1])):
         try:
             found.append(json.loads(line))
         except ValueError:

@@ -14,11 +14,10 @@ from dataclasses import replace
 from ..compiler.kernel_task import KernelTask
 from .costs import record_of
 from .hardware import this_hardware
-from .isolate import Candidate, Local
+from .isolate import Candidate, Local, Measurer
 from .record import Record
 from .records import Records
 from .space import TRIES, Point, Space
-from .tuner import Measurer
 from .verdict import config_records, sound
 
 BATCH = 8

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..compiler.target import Target, host_threads
 from ..errors import BurnishError, InputError, RunError
-from .child import begin_server, kill_server
+from .child import begin_server, hear, kill_server
 from .costs import made_by
 from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local
@@ -87,7 +87,7 @@ class Server:
         with self._lock:
             try:
                 self._stream.send(request)
-                answer = self._stream.recv()
+                answer = hear(self.pid, self._stream)
             except (EOFError, OSError):
                 return Answer(None, [])
         if isinstance(answer, Exception):

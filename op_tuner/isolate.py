@@ -18,16 +18,17 @@ import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ..compiler.build_kernel import Kernel
 from ..compiler.codegen.kernel_code import Launch, Step
 from ..compiler.cuda_device import keep_context
 from ..compiler.kernel_task import Config, KernelTask
+from ..errors import RunError
 from ..runtime import capi
 from ..settings import GPU_POISON, OPENCL_CACHE
 from .child import Act, Child, Ending, Parent, memory_limit
@@ -56,6 +57,7 @@ RECENT = 0.2  # weight of the latest one
 TURN = 0.25  # of a candidate's time limit that another process may measure on the same cores meanwhile
 PATIENCE = 1.0  # seconds that a candidate may wait for cores of its own
 WAITING = 0.25  # of the time that candidates run, at most, is added by that
+STUCK = 30.0  # seconds in which no process can begin, after which nothing can be measured
 _CONFUSED = (TypeError, ValueError, LookupError)  # by what a process says whose memory was spoilt
 
 
@@ -68,6 +70,28 @@ class Candidate:
     config: Config
     beat: float = math.inf
     built: Built | None = None
+
+
+class Measurer(Protocol):
+    """Measures candidates, in this process's children (`Local`) or on other machines.
+
+    hardware   that the times are of
+    spans      when candidates were being built or run
+    idle       CPUs of this machine that do not measure meanwhile
+    ready      results that cost no more than to ask for them
+    """
+
+    hardware: Hardware
+    spans: Spans
+    ready: int
+
+    @property
+    def idle(self) -> Collection[int]: ...
+
+    def __call__(
+        self, candidates: Sequence[Candidate], alone: bool = False
+    ) -> Generator[tuple[int, Measurement], None, None]:
+        """(position, measurement) of each in the order in which they end; `alone` is slower and precise."""
 
 
 class Local:
@@ -197,13 +221,16 @@ class _Batch:
         self.running: list[tuple[Child, _Job]] = []
         self.leaving: list[Child] = []  # with nothing left to do but to end
         self.standing: _Standing | None = None
+        self.hopeless: list[tuple[int, Measurement]] = []  # without operands
+        self.stuck: float | None = None  # since when nothing could begin
 
     def __iter__(self) -> Generator[tuple[int, Measurement], None, None]:
         try:
             self._start()
-            while (self.building or self.running) and not self.measurer.stopped():
+            while self._goes_on() and not self.measurer.stopped():
                 Child.wait([child for child, _ in self.building + self.running])
-                found = list(self._collect())
+                found = [*self.hopeless, *self._collect()]
+                self.hopeless = []
                 self._start()  # while someone listens, and what has been measured ends
                 yield from found
         finally:
@@ -214,28 +241,57 @@ class _Batch:
             if self.standing is not None:
                 self.standing.end()
 
+    def _goes_on(self) -> bool:
+        return bool(self.waiting or self.building or self.built or self.running or self.hopeless)
+
     def _start(self) -> None:
-        check = self.measurer.check
+        """RunError where no process could begin for long, though none of these was there."""
+        try:
+            self._begin()
+        except OSError as error:  # others may have all processes, files or memory at the moment
+            now = time.monotonic()
+            self.stuck = now if self.stuck is None or self.building or self.running else self.stuck
+            if now - self.stuck > STUCK:
+                raise RunError(f"nothing can be measured, since no process can begin: {error}") from None
+        else:
+            self.stuck = None
+
+    def _begin(self) -> None:
         while self.waiting and len(self.building) < self.builders and not (self.in_turn and self.running):
-            job = self.waiting.popleft()
-            operands(job.candidate.task, check)  # here, so that the child finds them
-            if job.built and job.on_gpu:
+            job = self.waiting[0]
+            if not self._has_operands(job):
+                pass
+            elif job.built and job.on_gpu:
                 self.built.append((None, job))
             else:
                 self.building.append((self._child(job), job))
+            self.waiting.popleft()
         if self.built and not self.running and not (self.in_turn and (self.waiting or self.building)):
-            child, job = self.built.popleft()
+            child, job = self.built[0]
             if child is None:
                 child = self._given_to_standing(job)
             else:
                 child.go()
             self.running.append((child, job))
+            self.built.popleft()
         elif self.building and self.waiting:
-            operands(self.waiting[0].candidate.task, check)
+            with suppress(Exception):  # said in its turn
+                operands(self.waiting[0].candidate.task, self.measurer.check)
+
+    def _has_operands(self, job: _Job) -> bool:
+        """In this process, so that the child finds them. A task without them cannot be measured."""
+        try:
+            operands(job.candidate.task, self.measurer.check)
+        except Exception as error:
+            kind = "memory" if isinstance(error, MemoryError) else "build"
+            detail = f"operands to measure on: {type(error).__name__}: {error}"
+            self.hopeless.append((job.position, Measurement.failed(kind, detail, job.config)))
+            return False
+        return True
 
     def _child(self, job: _Job) -> Child:
         measurer = self.measurer
-        left = 1 + len(self.waiting) + len(self.building) + len(self.built) + len(self.running)
+        left = len(self.waiting) + len(self.building) + len(self.built) + len(self.running)
         patience = min(PATIENCE, measurer.patience / left)
         usual = usual_pace(measurer.hardware) if measurer.paced else 0.0
         options = {
@@ -244,9 +300,10 @@ class _Batch:
             "crowding": measurer.crowding,
             "patience": patience,
         }
-        act = _acting(job.candidate, options, self.cores.measuring, TURN * measurer.time_limit)
+        turn = TURN * measurer.time_limit
+        act = _acting(job.candidate, options, self.cores.measuring, turn)
         memory = measurer.memory or memory_limit()
-        return Child(act, seconds=measurer.time_limit, memory=memory, cpus=self.building_on)
+        return Child(act, seconds=measurer.time_limit, memory=memory, cpus=self.building_on, rest=turn)
 
     def _given_to_standing(self, job: _Job) -> Child:
         if self.standing is None:
@@ -326,7 +383,8 @@ class _Standing:
         self.seconds = seconds
         self._jobs = os.memfd_create("burnish")
         try:
-            self.child = Child(partial(act, self._jobs), seconds=seconds, memory=memory, cpus=cpus)
+            act = partial(act, self._jobs)
+            self.child = Child(act, seconds=seconds, memory=memory, cpus=cpus, rest=TURN * seconds)
         except BaseException:
             os.close(self._jobs)
             raise
@@ -360,7 +418,7 @@ def _stand(
     while True:
         parent.wait()
         task, built, beat = pickle.loads(os.pread(jobs, os.fstat(jobs).st_size, 0))
-        with reserved(measuring, turn):
+        with _reserved(parent, measuring, turn):
             _timed(parent, partial(run, task, built, beat=beat, **options))
         gc.collect()  # modules hold memory of the GPU
 
@@ -402,11 +460,20 @@ def _acting(candidate: Candidate, options: dict[str, Any], measuring: Collection
         if isinstance(result, Built):
             parent.wait()
             pin(measuring)
-            with reserved(measuring, turn):
+            with _reserved(parent, measuring, turn):
                 _timed(parent, lambda: run(candidate.task, result, beat=candidate.beat, **options))
             parent.wait()
 
     return act
+
+
+@contextmanager
+def _reserved(parent: Parent, measuring: Collection[int], turn: float) -> Iterator[None]:
+    """CPUs; time does not count while others have them."""
+    with ExitStack() as held:
+        with parent.resting():
+            held.enter_context(reserved(measuring, turn))
+        yield
 
 
 def _timed(parent: Parent, work: Callable[[], Built | Measurement]) -> Built | Measurement:

@@ -70,11 +70,28 @@ def test_errors_of_the_user_are_raised_here(process):
     assert len(dict(measure(candidates(4)))) == 1
 
 
-def test_a_process_that_was_killed(process):
+def test_another_one_goes_on_where_a_process_was_killed(process):
     measure = Apart(process, 1, **QUICK)
     os.kill(process.pid, signal.SIGKILL)
+    with closing(measure(candidates(4, 8, 2))) as results:
+        found = dict([next(results)])
+        os.kill(process.pid, signal.SIGKILL)
+        found |= dict(results)
+    assert [found[n].config["lanes"] for n in range(3)] == [4, 8, 2]
+    with closing(measure(candidates(4, 8))) as results:
+        next(results)
+        os.kill(process.pid, signal.SIGKILL)
+    assert len(dict(measure(candidates(4)))) == 1
+
+
+def test_one_that_is_killed_again_and_again(process, monkeypatch):
+    measure = Apart(process, 1, **QUICK)
+    ask = process.ask
+    monkeypatch.setattr(process, "ask", lambda what: os.kill(process.pid, signal.SIGKILL) or ask(what))
     with pytest.raises(RunError, match="has ended"):
         list(measure(candidates(4)))
+    monkeypatch.undo()
+    assert len(dict(measure(candidates(4)))) == 1
 
 
 def test_it_ends_with_its_parent():

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import time
 from multiprocessing.connection import wait
 
 import pytest
 from burnish.errors import InputError
 from burnish.op_tuner import child
-from burnish.op_tuner.child import ChildEnded, answer_of
+from burnish.op_tuner.child import Child, ChildEnded, answer_of
 
 
 def test_what_is_told_comes_before_the_answer():
@@ -46,6 +47,54 @@ def test_an_answer_that_cannot_be_sent_is_an_error():
 def test_a_child_that_ends_has_no_answer(end, how):
     with pytest.raises(ChildEnded, match=how):
         answer_of(lambda tell: end())
+
+
+def test_one_that_ends_beside_what_it_has_started():
+    """Which holds its end of the pipe."""
+
+    def question(tell):
+        if os.fork() == 0:
+            signal.pause()
+        os._exit(3)
+
+    with pytest.raises(ChildEnded, match="code 3"):
+        answer_of(question)
+
+
+def test_one_that_talks_without_end(monkeypatch):
+    def talk(parent):
+        while True:
+            os.write(parent._stream, b"[1]\n" * 100)
+
+    late = Child(talk, seconds=0.3, memory=1 << 30).outcome()
+    assert late.error == "timeout" and late.messages and late.seconds < 20
+    monkeypatch.setattr(child, "_MOST", 1 << 20)
+    found = Child(talk, seconds=60, memory=1 << 30).outcome()
+    assert (found.error, found.messages) == ("exit", []) and "more than 1 MiB" in found.detail
+
+
+def test_rest_does_not_count_but_ends():
+    def act(parent):
+        with parent.resting():
+            time.sleep(1.2)
+        parent.send(1)
+
+    for rest, error in ((3.0, "exit"), (0.2, "timeout")):
+        ending = Child(act, seconds=0.8, memory=1 << 30, rest=rest).outcome()
+        assert (ending.error, ending.messages) == (error, [1] if error == "exit" else [])
+
+
+def test_where_there_can_be_no_more_processes(monkeypatch):
+    """Nothing is left open."""
+
+    def refuse():
+        raise BlockingIOError
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(BlockingIOError):
+        Child(lambda parent: None, seconds=1, memory=1 << 30)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_nothing_is_left_of_a_child():

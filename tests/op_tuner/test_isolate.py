@@ -19,6 +19,7 @@ from burnish.compiler.ir.types import F32
 from burnish.compiler.kernel_task import Config, DefaultConfig, FixedConfig, KernelTask
 from burnish.compiler.ops.sorting import TopK
 from burnish.compiler.target import host
+from burnish.errors import RunError
 from burnish.op_tuner import device, isolate, own_cores
 from burnish.op_tuner.child import Child
 from burnish.op_tuner.isolate import TIME_LIMIT, Candidate, Local
@@ -98,6 +99,42 @@ def test_a_worker_is_as_patient_as_its_last_request_left_it(monkeypatch):
     assert device._cores[1][0] == 1.0 and device._cores[1][1] < 0.25
 
 
+def refusing(monkeypatch, times):
+    """So many children cannot begin."""
+    left = iter(range(times))
+
+    def child(*args, **options):
+        if next(left, None) is not None:
+            raise BlockingIOError("no more processes")
+        return Child(*args, **options)
+
+    monkeypatch.setattr(isolate, "Child", child)
+    child.wait = Child.wait
+
+
+def test_where_no_process_can_begin_for_a_while(monkeypatch):
+    refusing(monkeypatch, 2)
+    found = dict(Local(**QUICK)([Candidate(double(), FixedConfig({"lanes": n})) for n in (4, 8)]))
+    assert [found[n].error for n in range(2)] == [None, None]
+    refusing(monkeypatch, 1000)
+    monkeypatch.setattr(isolate, "STUCK", 0.3)
+    with pytest.raises(RunError, match="no process can begin: no more processes"):
+        list(Local(**QUICK)([Candidate(double(), FixedConfig({"lanes": 4}))]))
+
+
+def test_a_task_without_operands_fails_alone(monkeypatch):
+    odd, known = replace(double(), name="odd"), isolate.operands
+
+    def operands(task, check):
+        if task.name == "odd":
+            raise MemoryError
+        return known(task, check)
+
+    monkeypatch.setattr(isolate, "operands", operands)
+    found = dict(Local(**QUICK)([Candidate(t, FixedConfig({"lanes": 4})) for t in (odd, double(), odd)]))
+    assert [found[n].error for n in range(3)] == ["memory", None, "memory"]
+
+
 HOLD = """
 import sys
 from pathlib import Path
@@ -125,6 +162,17 @@ def test_two_tuners_take_turns(monkeypatch, tmp_path):
         found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
         assert found.error is None and start + 0.5 < time.monotonic() < start + 30
     assert found.running < 0.4, "waiting is not running"
+
+
+def test_waiting_for_another_tuner_does_not_count(monkeypatch, tmp_path):
+    monkeypatch.setattr("burnish.op_tuner.cores.cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(isolate, "TURN", 10)
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], **pipe) as other:
+        assert other.stdout.readline() == "held\n"
+        Timer(5.0, other.communicate, ("\n",)).start()
+        found = measure_isolated(double(), FixedConfig({"lanes": 4}), time_limit=4.0, **QUICK)
+    assert found.error is None
 
 
 def test_what_is_built_is_only_run():
