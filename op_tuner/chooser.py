@@ -2,22 +2,30 @@
 
 What is told is sent at once, and what is asked for is answered in the order of asking. While nothing is asked
 for, the process learns what choosing needs to know of the spaces that are wanted next.
+
+It makes programs of configs that nobody has tried, which may do anything. So its memory and its time are
+limited, and which config it is at stands in memory that both processes share: where it ends over one, it
+begins anew, and that one is avoided.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import pickle
+import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ..compiler.kernel_task import KernelTask
 from ..errors import BurnishError, InternalError
-from .child import begin_server, kill_server
+from .child import begin_server, has_ended, hear, kill_server, limit_memory, memory_limit, silence
 from .cores import one_blas_thread, pin
 from .search import Random
 from .space import Point, Space
@@ -25,6 +33,8 @@ from .space import Point, Space
 Make = Callable[[KernelTask], Random]
 CHANCE = 1 << 20  # seeds from here on are of chance here: strategies of that process draw with others
 RESTARTS = 2  # of the process, which may end where memory is short
+FAULTS = 16  # more restarts, where a config was to blame
+LOWERING, WORKING = 20.0, 300.0  # seconds that making one program, and anything else that is asked, may take
 POLITE = 5  # by which other processes go first: what is built is waited for
 
 
@@ -59,7 +69,8 @@ class Chooser:
         self._stream: Connection
         self._answers: dict[int, Choice | BurnishError] = {}
         self._asked: dict[int, int] = {}  # how many of each strategy
-        self._ended = 0
+        self._restarts, self._faults = RESTARTS, FAULTS
+        self._note = _Note()
 
     def strategy(self, task: KernelTask) -> Elsewhere:
         self._count += 1
@@ -88,9 +99,12 @@ class Chooser:
 
     def answered(self, number: int) -> bool:
         """Whether `answer` would not wait for what was asked for. ChooserEnded as for that."""
-        while number not in self._answers and self._stream.poll():
+        while number not in self._answers:
+            pid = self._begin()
+            if not self._stream.poll() and not has_ended(pid):
+                return False
             self._hear()
-        return number in self._answers
+        return True
 
     def answer(self, number: int) -> Choice:
         """What was asked for. ChooserEnded if the process has ended, another one too, and so on."""
@@ -113,33 +127,44 @@ class Chooser:
             self._stream.close()
         self._pid = None
 
-    def _begin(self) -> None:
+    def _begin(self) -> int:
+        """Its id. A new process is told and asked everything again; OSError if there can be none."""
         if self._pid is None:
+            self._note.write(None)
             self._pid, self._stream = begin_server(self._serve)
             for message in self._told:
                 self._send(message)
+            self._send(("prepare", 0, self._wanted))
+            for number in self._asked.keys() - self._answers.keys():
+                self._send(("propose", number, self._asked[number]))
+        return self._pid
 
     def _hear(self) -> None:
+        pid = self._begin()
         try:
-            number, found = self._stream.recv()
+            number, found = hear(pid, self._stream)
         except (EOFError, OSError):
             self._again()
             return
         self._answers[number] = found
 
     def _again(self) -> None:
-        """Another process is told and asked everything again."""
-        self._ended += 1
-        if self._ended > RESTARTS:
-            raise ChooserEnded("the process that chooses configs has ended") from None
+        """It has ended: another one avoids the config that it ended over, if it did."""
         self._end()
+        if (made := self._note.read()) is None:
+            self._restarts -= 1
+        else:
+            self._faults -= 1
+            self._told.append(("avoid", *made))
+        if self._restarts < 0 or self._faults < 0:
+            raise ChooserEnded("the process that chooses configs has ended") from None
         self._begin()
-        self._send(("prepare", 0, self._wanted))
-        for number in self._asked.keys() - self._answers.keys():
-            self._send(("propose", number, self._asked[number]))
 
     def _serve(self, stream: Connection) -> None:
         """In the process."""
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process
+        silence()
+        limit_memory(memory_limit())
         pin(self._cpus)
         one_blas_thread()
         os.nice(POLITE)
@@ -147,21 +172,38 @@ class Chooser:
         unknown: deque[int] = deque()  # strategies whose spaces are to be learnt
         while True:
             if unknown and not stream.poll():
+                _within(WORKING)
                 if not _prepare(strategies[unknown[0]]):
                     unknown.popleft()
                 continue
+            _within(0)
             try:
                 what, number, message = stream.recv()
             except EOFError:
                 return
+            _within(WORKING)
             if what == "begin":
                 strategies[number] = self._make(message)
+                strategies[number].watched = partial(self._watched, number)
             elif what == "tell":
                 strategies[number].tell(*message)
+            elif what == "avoid":
+                strategies[number].avoid(message)
             elif what == "prepare":
                 unknown = deque(message)
             else:
                 stream.send((number, _choose(strategies[number], message)))
+
+    @contextmanager
+    def _watched(self, number: int, point: Point) -> Iterator[None]:
+        """In the process, while it makes a program."""
+        self._note.write((number, point))
+        _within(LOWERING)
+        try:
+            yield
+        finally:
+            _within(WORKING)
+            self._note.write(None)
 
     def _send(self, message: tuple[str, int, object]) -> None:
         with suppress(OSError):  # that it has ended is heard when an answer is missing
@@ -178,9 +220,12 @@ class Elsewhere(Random):
         self._scores: dict[Point, float] = {}
         self.took = 0.0  # seconds, to choose what was proposed last
 
-    def tell(self, point: Point, seconds: float | None) -> None:
+    def tell(self, point: Point, seconds: float | None, error: str | None = None) -> None:
         super().tell(point, seconds)
-        self._chooser.tell("tell", self.number, (point, seconds))
+        self._chooser.tell("tell", self.number, (point, seconds, error))
+
+    def avoid(self, point: Point) -> None:
+        self._chooser.tell("avoid", self.number, point)
 
     def ask(self, count: int) -> None:
         """Begins to choose, by what has been told until now."""
@@ -204,6 +249,28 @@ class Elsewhere(Random):
     def expected(self, points: Sequence[Point]) -> list[float] | None:
         """Of what was proposed last."""
         return [self._scores[p] for p in points] if all(p in self._scores for p in points) else None
+
+
+class _Note:
+    """Something small that a process and the one that forked it know of."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1 << 16)
+
+    def write(self, what: object) -> None:
+        data = pickle.dumps(what)
+        self._memory[: len(data)] = data
+
+    def read(self) -> Any:
+        """None if that was being written."""
+        with suppress(Exception):
+            return pickle.loads(self._memory)
+        return None
+
+
+def _within(seconds: float) -> None:
+    """This process ends unless it says this again within so many seconds; 0: it need not."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _prepare(strategy: Random) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 
 from ..compiler.kernel_task import KernelTask
@@ -59,6 +60,8 @@ class Choosing:
         if not self.failure:
             try:
                 return self._propose(strategy, count, elapsed, whole)
+            except OSError:  # there can be no process at the moment
+                pass
             except Exception as error:  # of whatever chooses: measuring goes on without it
                 self._fails(error)
         return strategy.chance(count), None
@@ -98,9 +101,17 @@ class Choosing:
         """Whether a strategy that was asked need not be waited for."""
         try:
             return bool(self.failure) or not isinstance(strategy, Elsewhere) or strategy.ready
+        except OSError:
+            return False
         except Exception as error:
             self._fails(error)
             return True
+
+    def ask(self, strategy: Strategy, count: int) -> None:
+        """Begins to choose, where others measure meanwhile."""
+        if isinstance(strategy, Elsewhere) and not self.failure:
+            with suppress(OSError):
+                strategy.ask(count)
 
     def _fails(self, error: Exception) -> None:
         known = isinstance(error, (BurnishError, ChooserEnded))
@@ -109,7 +120,8 @@ class Choosing:
     def prepare(self, strategies: Sequence[Strategy]) -> None:
         """These are asked next, the first one first: what can be learnt of their spaces meanwhile is."""
         if self._chooser is not None and not self.failure:
-            self._chooser.prepare([s for s in strategies[:AHEAD] if isinstance(s, Elsewhere)])
+            with suppress(OSError):
+                self._chooser.prepare([s for s in strategies[:AHEAD] if isinstance(s, Elsewhere)])
 
     def close(self) -> None:
         if self._chooser is not None:
@@ -135,10 +147,14 @@ class Learning(Annealing):
     def __init__(self, space: Space, learner: Learner, seed: int):
         self.own = learner.task(space.task)
         super().__init__(space, self.own, seed)
+        self.own.watched = lambda point: self.watched(point)
 
-    def tell(self, point: Point, seconds: float | None) -> None:
+    def tell(self, point: Point, seconds: float | None, error: str | None = None) -> None:
         super().tell(point, seconds)
-        self.own.tell(point, seconds)
+        self.own.tell(point, seconds, error)
+
+    def avoid(self, point: Point) -> None:
+        self.own.avoid(point)
 
     def expected(self, points: Sequence[Point]) -> list[float] | None:
         """The model's scores, once it has learnt; larger is faster."""

@@ -62,6 +62,7 @@ class Times:
         self.measured = 0
         self._known: dict[str, dict[Point, list[float | None]]] = {}
         self._order: dict[str, list[Point]] = {}
+        self._errors: dict[tuple[str, Point], str | None] = {}
 
     def of(self, task: KernelTask) -> dict[Point, list[float | None]]:
         """Each config's times in the order of the records; None where it failed."""
@@ -72,6 +73,7 @@ class Times:
             for r in self.records.of(task):
                 if r.hardware == machine and r.made_by == here and r.evict == self.evict:
                     order.append(tuple(r.config.items()))
+                    self._errors[task.digest, order[-1]] = r.error
                     known.setdefault(order[-1], []).append(r.seconds)
             self._known[task.digest], self._order[task.digest] = known, order
         return self._known[task.digest]
@@ -81,7 +83,12 @@ class Times:
         self.measure_missing(task, [point])
         return told(self.of(task)[point])
 
+    def error(self, task: KernelTask, point: Point) -> str | None:
+        """Of its last measurement."""
+        return self._errors[task.digest, point]
+
     def measure_missing(self, task: KernelTask, points: Iterable[Point]) -> None:
+        """And what is close to the fastest often enough, though an earlier session was interrupted before."""
         missing = [p for p in dict.fromkeys(points) if p not in self.of(task)]
         for record in self._measured(task, missing):
             self._keep(task, record)
@@ -122,6 +129,7 @@ class Times:
         for record in records:
             point = tuple(record.config.items())
             self.of(task).setdefault(point, []).append(record.seconds)
+            self._errors[task.digest, point] = record.error
             self._order[task.digest].append(point)
 
     def _measured(
@@ -176,7 +184,7 @@ class Course:
             seconds = times.first(task, point)
             self.points.append(point)
             self.times.append(seconds)
-            self.strategy.tell(point, seconds)
+            self.strategy.tell(point, seconds, times.error(task, point) if seconds is None else None)
 
     def advance(self, times: Times, task: KernelTask, trials: int) -> bool:
         """One batch further, up to `trials` in all; False once there is nothing more to try."""

@@ -4,7 +4,8 @@ one for each that adds to it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from .bulk import Bulk
 from .features import evaluate
 from .model import CostModel
 from .numbered import Numbered
+from .search import Watch
 from .sketch import Sketch, sketch
 from .space import Point, Space
 
@@ -23,6 +25,8 @@ GROWTH = 1.25  # how much more there must be to learn from before the global mod
 LESSON, LESSONS = 24, 4  # points, and as many neighbours, that are lowered before others are told from them
 ENOUGH = 0.9  # share of the features of random points that are known for sure
 WORTH = 0.05  # by which a lesson must have raised that share for another one to follow
+UNSAFE = frozenset({"crash", "exit", "timeout", "memory", "build"})
+"""Failures of configs that would do the same to the process that learns, where that makes their programs."""
 
 
 class Learner:
@@ -81,15 +85,25 @@ class TaskLearner:
         self._numbered: Numbered | None = None
         self._lessons, self._sure = LESSONS, -WORTH
         self._random = np.random.default_rng(learner.seed)
+        self._avoided: set[Point] = set()  # are not lowered any more
+        self.watched: Watch = nullcontext  # is entered while a point is lowered
         self.bulk = Bulk()
         self._fresh: list[tuple[Point, Sketch]] = []  # what `_bulk` has not been given yet
 
-    def tell(self, point: Point, seconds: float | None) -> None:
+    def tell(self, point: Point, seconds: float | None, error: str | None = None) -> None:
         self.times[point] = seconds
         self._models = []
+        if error in UNSAFE:
+            self.avoid(point)
+        else:
+            self._avoided.discard(point)
+
+    def avoid(self, point: Point) -> None:
+        self._avoided.add(point)
 
     def samples(self) -> list[tuple[np.ndarray, float | None]]:
-        """(features, seconds) of what was measured and can be lowered."""
+        """(features, seconds) of what was measured and can be lowered, or whose features are known anyway."""
+        self._rows.update(self._told([point for point in self.times if point in self._avoided]))
         rows = self._lowered(list(self.times))
         return [(row, seconds) for row, seconds in zip(rows, self.times.values()) if row is not None]
 
@@ -100,7 +114,7 @@ class TaskLearner:
         """By one of the models, or the mean of all; -inf for points that cannot be lowered. Others are,
         unless their features are known for sure."""
         told = self._told(points)
-        rows = [told.get(p, row) for p, row in zip(points, self._lowered(points, but=told))]
+        rows = [told.get(p, row) for p, row in zip(points, self._lowered(points, but=told.keys()))]
         scores = np.full(len(points), -np.inf)
         known = {n: row for n, row in enumerate(rows) if row is not None}
         if known:
@@ -157,9 +171,10 @@ class TaskLearner:
         sure &= (numbers >= 0).all(axis=1)
         return {missing[n]: rows[n] for n in np.flatnonzero(sure)}
 
-    def _lowered(self, points: Sequence[Point], but: Collection[Point] = ()) -> list[np.ndarray | None]:
+    def _lowered(self, points: Sequence[Point], but: Set[Point] = frozenset()) -> list[np.ndarray | None]:
         """Rows of features, but for some points; None for those and what cannot be lowered."""
-        missing = [p for p in dict.fromkeys(points) if p not in self._rows and p not in but]
+        known = self._rows.keys() | but | self._avoided
+        missing = [p for p in dict.fromkeys(points) if p not in known]
         sketches = {p: self._sketch(p) for p in missing}
         found = {p: sk for p, sk in sketches.items() if sk is not None}
         self._rows.update(dict.fromkeys(missing))
@@ -174,6 +189,10 @@ class TaskLearner:
 
     def _sketch(self, point: Point) -> Sketch | None:
         try:
-            return sketch(scheduled(self.task, Space.config(point)), self.task.threads)
-        except Exception:  # as `measure`: what a template makes of an odd config is the candidate's failure
+            with self.watched(point):
+                return sketch(scheduled(self.task, Space.config(point)), self.task.threads)
+        except (
+            Exception,
+            SystemExit,
+        ):  # as `measure`: an odd config's failure, whatever a template makes of it
             return None

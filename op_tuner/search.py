@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import islice, zip_longest
 from typing import Protocol
@@ -47,8 +48,11 @@ class Strategy(Protocol):
     def chance(self, count: int) -> list[Point]:
         """Points that are not known yet, drawn by chance, which takes no time; fewer where most are known."""
 
-    def tell(self, point: Point, seconds: float | None) -> None:
-        """A measured point; None if it failed."""
+    def tell(self, point: Point, seconds: float | None, error: str | None = None) -> None:
+        """A measured point; None if it failed, of an `error` of `Measurement`."""
+
+    def avoid(self, point: Point) -> None:
+        """Its program ended a process that made it, or may have: not to be made here."""
 
     def expected(self, points: Sequence[Point]) -> list[float] | None:
         """Scores of a model, once it has learnt; larger is faster."""
@@ -73,13 +77,22 @@ class Scorer(Protocol):
         walk asks for thousands."""
 
 
+Watch = Callable[[Point], AbstractContextManager[object]]
+
+
 class Random:
+    """`watched` is entered while a point's program is made, which may end the process."""
+
     def __init__(self, space: Space, seed: int = 0):
         self.space, self.rng = space, random.Random(seed)
         self.times: dict[Point, float | None] = {}
+        self.watched: Watch = nullcontext
 
-    def tell(self, point: Point, seconds: float | None) -> None:
+    def tell(self, point: Point, seconds: float | None, error: str | None = None) -> None:
         self.times[point] = seconds
+
+    def avoid(self, point: Point) -> None:
+        pass  # nothing is made
 
     def hold(self, points: Sequence[Point]) -> None:
         """They are being measured, and not to be proposed again meanwhile."""

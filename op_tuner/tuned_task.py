@@ -168,7 +168,7 @@ class TunedTask:
             self._keep_time(point, seconds, sure)
         self._fastest = None
         known = self.time(point)
-        self.strategy.tell(point, known if point in self.times else None)
+        self.strategy.tell(point, known if point in self.times else None, error)
         if new:
             self.course.append(min([*self.course[-1:], known if sure or not self.course else math.inf]))
         elif settles:

@@ -342,7 +342,7 @@ class Tuner:
         best, self._next = next(iter(ranking), None), None
         if best is not None and best.default_known and isinstance(best.strategy, Elsewhere):
             meanwhile = math.ceil(best.strategy.took / (self._cost(best) or math.inf))
-            best.strategy.ask(min(max(BATCH, meanwhile), LARGEST))
+            self._choosing.ask(best.strategy, min(max(BATCH, meanwhile), LARGEST))
             self._next = best
 
     def _over(self, reserve: float = 0.0) -> bool:

@@ -16,22 +16,33 @@ from burnish.compiler.ir import scalar as s
 from burnish.compiler.ir.loops import Alloc, Buffer, For, If, Store
 from burnish.compiler.ir.scalar import Load, Var, const
 from burnish.compiler.ir.types import F32, I64
+from burnish.compiler.kernel_task import DefaultConfig
 from burnish.compiler.templates import naive, registry
+from burnish.op_tuner import chooser, learner
 from burnish.op_tuner.apart import Apart, Process
-from burnish.op_tuner.isolate import Local
+from burnish.op_tuner.costs import PASSING
+from burnish.op_tuner.hardware import this_hardware
+from burnish.op_tuner.isolate import Local, Spans
+from burnish.op_tuner.learner import Learner
+from burnish.op_tuner.measure import Measurement
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.tuned_task import Wanted
 from burnish.op_tuner.tuner import Tuner
 
-from .tasks import double, hang, hoard, leave
+from ..conftest import require_module
+from .tasks import alive, double, hang, hoard, leave, wait_until
 
 LIMIT = 4.0  # seconds
+ORPHANS = [Path()]
 
 
 def orphan():
     """A process of its own that goes on when the candidate has ended."""
-    if os.fork() == 0:
+    pid = os.fork()
+    if pid == 0:
         time.sleep(1000)
+    with ORPHANS[0].open("a") as file:
+        file.write(f"{pid}\n")
     os._exit(0)
 
 
@@ -146,10 +157,14 @@ class Planted:
 
 
 @pytest.fixture
-def planted(monkeypatch):
+def planted(monkeypatch, tmp_path):
     monkeypatch.setitem(registry.TEMPLATES, "naive", Planted())
     monkeypatch.setattr(naive, "lanes_of", lambda *a: 8)
+    ORPHANS[0] = tmp_path / "orphans"
+    ORPHANS[0].touch()
     yield
+    for pid in map(int, ORPHANS[0].read_text().split()):
+        wait_until(lambda pid=pid: not alive(pid), 5)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
@@ -198,11 +213,75 @@ def check_faults(tmp_path, monkeypatch, measure):
         assert detail in found[act].detail and found[act].seconds is None, act
     assert all(dict(p) == found[dict(p)["act"]].config for p in points((*faults, *GOOD)))
     assert not tuner.interrupted and tuner.tasks[0].trials == len(faults) + len(GOOD)
-    assert os.sched_getaffinity(0) == before
+    assert os.sched_getaffinity(0) == before and ORPHANS[0].read_text()
     spent = tuner.spent
     assert 0 < spent.overhead < spent.whole and spent.building > LIMIT and spent.running > 0.5
     again = Tuner([Wanted(double(), 1, 1)], records, threads=1, strategy="random")
+    passing = [act for act in faults if found[act].error in PASSING]
+    assert again.tasks[0].excused == set(points(passing)), "which may be asked once more"
+    assert again.tasks[0].failed == set(points(faults)) - set(points(passing))
+    for act in passing:
+        again.tasks[0].learn(*points([act]), None, found[act].error, earlier=True)
     assert again.tasks[0].failed == set(points(faults))
+
+
+class Acts:
+    """Nothing is asked but what a candidate shall do."""
+
+    def params(self, task, cfg):
+        return cfg.choose("act", (*GOOD, *BUILDING, *RUNNING), "none"), naive.params(task, DefaultConfig())
+
+    schedule = Planted.schedule
+
+
+class Saying:
+    """Measures nothing: says what candidates would have come to. There are CPUs to spare."""
+
+    def __init__(self):
+        self.hardware, self.spans, self.idle, self.ready = (
+            this_hardware(),
+            Spans(),
+            os.sched_getaffinity(0),
+            0,
+        )
+
+    def __call__(self, candidates, alone=False):
+        for n, candidate in enumerate(candidates):
+            act = candidate.config.choose("act", (*GOOD, *BUILDING, *RUNNING), "none")
+            _, error, detail = {**BUILDING, **RUNNING}.get(act, (None, "", ""))
+            good = (
+                Measurement(1e-6 * (3 - GOOD.index(act)), 0.0, 5, config={"act": act}) if not error else None
+            )
+            yield n, good or Measurement.failed(error, detail, {})
+
+
+def test_whoever_learns_survives_the_programs_that_it_makes(tmp_path, planted, monkeypatch):
+    """A config that ends the process that chooses is avoided by the next one, and measured all the same."""
+    require_module("xgboost")
+    monkeypatch.setitem(registry.TEMPLATES, "naive", Acts())
+    monkeypatch.setattr(chooser, "LOWERING", 2.0)
+    monkeypatch.setattr(chooser, "memory_limit", lambda: 1 << 29)
+    monkeypatch.setattr(chooser.Elsewhere, "chance", lambda self, count: [])  # it is waited for
+    records = Records(tmp_path / "records.jsonl", shipped=False)
+    tuner = Tuner([Wanted(double(), 1, 1)], records, threads=1, measure=Saying())
+    tuner.run(trials=len(GOOD + (*BUILDING, *RUNNING)))
+    assert tuner.by_chance == "" and any(t.score is not None for t in tuner.history)
+    assert {r.config["act"] for r in records} == {*GOOD, *BUILDING, *RUNNING}
+    avoided = {dict(message)["act"] for what, _, message in tuner._choosing._chooser._told if what == "avoid"}
+    assert avoided and avoided <= {"segfault", "abort", "hang", "exit", "orphan"}
+
+
+def test_what_failed_to_be_made_is_not_made_again(planted, monkeypatch):
+    """By whoever learns from it."""
+    made = []
+    monkeypatch.setattr(learner, "scheduled", lambda task, config: made.append(config))
+    own = Learner().task(double())
+    (point,) = points(["segfault"])
+    for error in ("crash", "exit", "timeout", "memory", "build"):
+        own.tell(point, None, error)
+        assert own.samples() == [] and not made, error
+    own.tell(point, None, "wrong")
+    assert own.samples() == [] and len(made) == 1
 
 
 @pytest.mark.parametrize("apart", [False, True])
