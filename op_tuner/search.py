@@ -175,25 +175,28 @@ class Annealing(Random):
     def propose(self, count: int) -> list[Point]:
         """In rounds, the longer the more is known: a few more measurements then change a model little."""
         planned = [point for point in self._planned if point not in self.times]
-        if len(planned) >= count:
-            self._planned = planned[count:]
-            return planned[:count]
-        if not self.scorer.ready():
-            return self.chance(count)
+        if len(planned) < count:
+            planned += self._round(count, planned) if self.scorer.ready() else self._random(count, planned)
+        self._planned = planned[count:]
+        return planned[:count]
+
+    def _round(self, count: int, planned: Sequence[Point]) -> list[Point]:
+        """Points beside those that are planned, some of chance at any places among them."""
         size = count * max(1, int(PLANNED * len(self.times) / max(count, 1)))
         chance = sum(self.rng.random() < EPSILON for _ in range(size))
-        found = self._promising(size - chance)
-        found += self._random(size - len(found), found)
-        self._planned = found[count:]
-        return found[:count]
+        found = self._promising(size - chance, planned)
+        others = self._random(size - len(found), [*planned, *found])
+        for point in others[:chance]:
+            found.insert(self.rng.randrange(len(found) + 1), point)
+        return found + others[chance:]
 
-    def _promising(self, count: int) -> list[Point]:
-        """As many that have not been measured, those of the models in turns. Of each, the best drafts of its
-        chains, in a small space of all points, are scored properly; before them come neighbours of the
-        fastest."""
+    def _promising(self, count: int, planned: Sequence[Point] = ()) -> list[Point]:
+        """As many that are neither measured nor planned, those of the models in turns. Of each, the best
+        drafts of its chains, in a small space of all points, are scored properly; before them come neighbours
+        of the fastest."""
         rows, opinions, drafts = self._walk()
         self.walked = len(rows)
-        known = self.numbered.rows(list(self.times))
+        known = self.numbered.rows([*self.times, *planned])
         order = np.argsort(-drafts, kind="stable")
         parts = []
         for opinion in range(self.scorer.opinions):

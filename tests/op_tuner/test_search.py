@@ -216,6 +216,43 @@ def test_rounds_grow(space, monkeypatch, few):
             strategy.tell(point, cost(point))
 
 
+class Apart(Knowing):
+    """Remembers what was scored, not what was drafted."""
+
+    def drafts(self, numbered, rows, opinions=None):
+        return np.array([-cost(p) for p in numbered.points(rows)])
+
+
+def begun(space, count=64):
+    strategy = Annealing(space, Apart())
+    for point in Random(space, 1).propose(count):
+        strategy.tell(point, cost(point))
+    return strategy
+
+
+def test_points_of_chance_stand_anywhere_in_a_round(space, monkeypatch):
+    """A run that ends before a round does has its share of them."""
+    monkeypatch.setattr(search, "EPSILON", 0.25)
+    strategies = [begun(space) for _ in range(4)]
+    for seed, strategy in enumerate(strategies):
+        strategy.rng.seed(seed)
+    first = [p not in s.scorer.asked for s in strategies for p in s.propose(8)]
+    second = [p not in s.scorer.asked for s in strategies for p in s.propose(8)]
+    assert 2 < sum(first) < 14 and 2 < sum(second) < 14
+
+
+def test_what_is_left_of_a_round_is_proposed_first(space):
+    strategy = begun(space)
+    points, left = [], []
+    for count in (8, 5, 8):
+        left = list(strategy._planned)
+        batch = strategy.propose(count)
+        assert len(batch) == count and batch[: len(left)] == left[:count]
+        strategy.hold(batch)
+        points += batch
+    assert len(left) == 3 and len(set(points)) == len(points) == 21
+
+
 def test_annealing_is_random_before_anything_is_learnt(space):
     scorer = Ignorant()
     assert len(Annealing(space, scorer).propose(8)) == 8 and not scorer.asked
