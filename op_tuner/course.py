@@ -17,7 +17,7 @@ from ..compiler.kernel_task import KernelTask
 from ..errors import InputError
 from .choosing import Learning
 from .costs import made_by, record_of
-from .isolate import Candidate, Local
+from .isolate import Candidate, Local, Measurer
 from .learner import Learner
 from .measure import SECONDS, Built
 from .model import OBJECTIVES
@@ -25,7 +25,7 @@ from .record import Record
 from .records import Records
 from .search import Genetic, Random, Strategy
 from .space import Point, Space
-from .tuner import BATCH, TIME_LIMIT, Measurer
+from .tuner import BATCH, TIME_LIMIT
 
 SURE = 3
 """Measurements of what may be the fastest."""
@@ -92,10 +92,10 @@ class Times:
         missing = [p for p in dict.fromkeys(points) if p not in self.of(task)]
         for record in self._measured(task, missing):
             self._keep(task, record)
-        if missing:
-            times = {p: told(t) or float("inf") for p, t in self.of(task).items()}
-            bound = CLOSE * min(times.values())
-            close = [p for p in missing if times[p] <= bound < float("inf")]
+        times = {p: told(t) or float("inf") for p, t in self.of(task).items()}
+        bound = CLOSE * min(times.values(), default=float("inf"))
+        close = [p for p, t in self.of(task).items() if times[p] <= bound < float("inf") and len(t) < SURE]
+        if close:
             self._repeat(task, close, SURE - 1)
 
     def again(self, task: KernelTask, points: Iterable[Point], rounds: int) -> dict[Point, float]:

@@ -99,6 +99,14 @@ def test_the_fastest_are_measured_again(tmp_path, task):
     assert len(measure.seen) == len(seen)
 
 
+def test_a_lucky_time_does_not_stand_where_a_session_ended(tmp_path, task):
+    """Between the first measurement and those that were to follow."""
+    lucky = (("x", 8), ("y", 7))
+    with pytest.raises(KeyboardInterrupt):
+        times_of(tmp_path, Measurer(lucky={(8, 7): 0.5}, stop_after=1)).first(task, lucky)
+    assert times_of(tmp_path, Measurer()).first(task, lucky) == 8e-3
+
+
 def test_who_was_lucky_once_is_told_what_is_usual(tmp_path, task):
     measure = Measurer()
     times = times_of(tmp_path, measure)
