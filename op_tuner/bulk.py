@@ -17,7 +17,7 @@ import numpy as np
 from .columns import Columns
 from .factored import EXACT, Factored, Wanted
 from .features import CHUNK, NAMES, SHOWN, Batch
-from .nest_features import MAIN, OTHER, Shown, of_nests
+from .nest_features import Shown, of_nests
 from .sketch import Key, Sketch
 from .totals import Plan
 
@@ -36,7 +36,7 @@ class Bulk:
         self._keys: dict[Key, None] = {}
         self.columns = Columns(())
         self.factored = Factored()
-        self.kept: dict[Shown, _Memo] = {}
+        self.fit_of_now = object()
         self._fitted = 0
 
     def __len__(self) -> int:
@@ -108,9 +108,7 @@ class Bulk:
         self.used, self.of_used = np.unique(self._users(), axis=0, return_inverse=True)
         self.salts = np.random.default_rng(1).integers(0, self.factored.most, len(self.alike)).astype(float)
         self.ranks = np.argsort(np.argsort(columns.shapes, kind="stable")) % (1 << 63 - EXACT)
-        self.kept = self.kept or {shown: _Memo(shown.width) for shown in (MAIN, OTHER)}
-        for memo in self.kept.values():
-            memo.forget()
+        self.fit_of_now = object()
 
     def _users(self) -> np.ndarray:
         """(nests + 1, tables) 1 where features of a nest need the table; the last are those of none."""
@@ -138,7 +136,21 @@ class _Kept:
             values = bulk.values(self._rows[:, at[some]], bulk.wanted(nest[some]), bulk.of_some)
             return of_nests(bulk.plan.columns, values, nest[some], shown)
 
-        return bulk.kept[shown](keys, computed)
+        return _memo(shown, bulk.fit_of_now)(keys, computed)
+
+
+def _memo(shown: Shown, owner: object) -> _Memo:
+    """One for all: tasks are asked for one after the other, and a memo each would take much memory."""
+    memo = _memos.get(shown)
+    if memo is None:
+        memo = _memos[shown] = _Memo(shown.width)
+    if memo.owner is not owner:
+        memo.forget()
+        memo.owner = owner
+    return memo
+
+
+_memos: dict[Shown, _Memo] = {}
 
 
 class _Memo:
@@ -149,6 +161,7 @@ class _Memo:
 
     def __init__(self, width: int):
         self._rows = np.empty((KEPT + OTHERS * CHUNK, width), np.float32)
+        self.owner: object = None
         self.forget()
 
     def forget(self) -> None:
@@ -157,7 +170,7 @@ class _Memo:
 
     def __call__(self, keys: np.ndarray, compute: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """(n, width); `compute` gives those of some of the n that are not known, in the order of keys."""
-        if self._count > KEPT:
+        if self._count > len(self._rows) - OTHERS * CHUNK:
             self.forget()
         slots = keys % SLOTS
         at = self._places[slots]

@@ -93,13 +93,31 @@ def test_features_that_are_kept_are_forgotten_where_there_are_too_many(monkeypat
     points = [space.draw(rng) for _ in range(60)]
     asked = numbered.draw(600, np.random.default_rng(0))
     examples = lowered(task, points)
-    expected = told(numbered.rows(points), examples).features(asked)
+    many = told(numbered.rows(points), examples)
+    expected = many.features(asked)
+    monkeypatch.setattr(bulk_module, "_memos", {})
     monkeypatch.setattr(bulk_module, "KEPT", 32)
     few = told(numbered.rows(points), examples)
     parts = [few.features(asked[at : at + 50]) for at in range(0, 600, 50)]
     np.testing.assert_array_equal(np.concatenate(parts), expected)
     few.fit()
     np.testing.assert_array_equal(few.features(asked), expected)
+
+
+def test_what_is_kept_for_one_task_is_not_told_of_another(monkeypatch):
+    """There is one place for all."""
+    monkeypatch.setattr(bulk_module, "_memos", {})
+    found = []
+    for channels in (64, 32):
+        task = op_task(CONV, f"f32[1,{channels},28,28]", f"f32[64,{channels},3,3]")
+        space, numbered, rng = Space(task), Numbered(Space(task)), random.Random(0)
+        points = [space.draw(rng) for _ in range(30)]
+        bulk = told(numbered.rows(points), lowered(task, points))
+        asked = numbered.draw(100, np.random.default_rng(0))
+        found.append((bulk, asked, bulk.features(asked)))
+    for bulk, asked, expected in found:
+        np.testing.assert_array_equal(bulk.features(asked), expected)
+    assert len(bulk_module._memos) == 2
 
 
 def told(points, sketches):
