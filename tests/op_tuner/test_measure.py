@@ -22,6 +22,7 @@ from burnish.compiler.target import get_target, host
 from burnish.errors import InputError
 from burnish.op_tuner import check
 from burnish.op_tuner import operands as operands_module
+from burnish.op_tuner.costs import conversion_task
 from burnish.op_tuner.measure import (
     FEW_RUNS,
     PACE,
@@ -235,6 +236,20 @@ def test_sums_of_the_naive_template_race_with_nobody():
 
 def test_empty_tensors():
     assert measure(double(0), DefaultConfig(), **QUICK).error is None
+
+
+def test_padding_of_blocks_must_be_finite():
+    """Whatever it is: readers multiply it by zero."""
+    type, blocked = TensorType.parse("f32[1,20,3,3]"), Layout.channel_blocked(4, 16)
+    task = conversion_task(type, None, blocked, host(), 1)
+    given = operands(task)
+    right = blocked.pack(given.arrays[0].reshape(type.dims))
+    assert right.shape == (1, 2, 3, 3, 16) and given.error([right]) == ""
+    right[0, 1, :, :, 4:] = 7.0
+    assert given.error([right]) == ""
+    right[0, 1, 2, 2, 15] = np.nan
+    assert "padding of a block" in given.error([right])
+    assert measure(task, DefaultConfig(), **QUICK).error is None
 
 
 def test_the_latest_operands_are_kept(monkeypatch):
