@@ -267,7 +267,8 @@ def _rivals(found: TunedTask) -> list[Point]:
     """Of the default config, if that works: what records would take, and those that are the fastest alone."""
     if not found.before < math.inf:
         return []
-    others = [p for p in found.times if p != found.default and p not in found.wrong | found.unsure]
+    unfit = {found.default} | found.wrong | found.unsure
+    others = [p for p in found.times if p not in unfit]
     told = [p for p in others if p == found.told]
     fastest = sorted((p for p in others if found.time(p) < found.before), key=found.time)
     return list(dict.fromkeys([*told, *fastest[:BEST]]))

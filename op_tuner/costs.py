@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..compiler.ir.graph import Graph, Node
 from ..compiler.ir.types import Layout, TensorType
-from ..compiler.kernel_task import Config, KernelTask
+from ..compiler.kernel_task import Config, DefaultConfig, KernelTask
 from ..compiler.ops.fused import FusedOp, expression
 from ..compiler.ops.movement import Identity
 from ..compiler.price import Price
@@ -26,7 +26,7 @@ from .hardware import Hardware, hardware_of
 from .isolate import Candidate, Local
 from .measure import Measurement
 from .record import NOISY, Record, llvm_version, made_by, version
-from .records import Records
+from .records import RecordedConfig, Records
 from .space import Point, Space
 from .verdict import config_records, confirmed, fastest, sound
 from .whole_plans import plan_pair
@@ -185,7 +185,10 @@ class MeasuredCosts:
         measure = Local(self.threads, evict=self.evict, seconds=self.seconds, time_limit=self.time_limit)
         for begin in range(0, len(tasks), SIDE_BY_SIDE):
             some = tasks[begin : begin + SIDE_BY_SIDE]
-            for n, result in measure([Candidate(t, self.pick_config(t)) for t in some], alone=True):
+            configs = [self.pick_config(task) for task in some]
+            for n, result in measure([Candidate(t, c) for t, c in zip(some, configs)], alone=True):
+                if result.error:  # one that died may not have asked everything
+                    result = replace(result, config=_answers(configs[n], some[n]) or result.config)
                 record = record_of(some[n], result, self.threads, self.evict)
                 self.records.add(record)
                 self.measured += 1
@@ -195,6 +198,13 @@ class MeasuredCosts:
 def _price(record: Record, source: str) -> Price:
     seconds = float("inf") if record.seconds is None else record.seconds
     return Price(seconds, source, record.id, record.spread)
+
+
+def _answers(config: Config, task: KernelTask) -> dict[str, object]:
+    """All of a config's; none of one that is not known."""
+    if isinstance(config, RecordedConfig):
+        return dict(config.answers)
+    return dict(_default(task)) if type(config) is DefaultConfig else {}
 
 
 def _default(task: KernelTask) -> Point:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 
 import pytest
@@ -14,11 +15,12 @@ from burnish.compiler.price import Price
 from burnish.compiler.target import host
 from burnish.errors import InputError
 from burnish.graph_passes.make_tasks import task_of
-from burnish.op_tuner import costs
+from burnish.op_tuner import costs, isolate
 from burnish.op_tuner.costs import MeasuredCosts, Predictor, conversion_task, made_by
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.measure import Measurement
-from burnish.op_tuner.records import read
+from burnish.op_tuner.records import RecordedConfig, read
+from burnish.op_tuner.space import Space
 
 from .tasks import Doing, double, leave, record
 
@@ -116,6 +118,19 @@ def test_a_task_that_fails_costs_without_end_and_is_tried_twice(tmp_path):
         cost = MeasuredCosts(path, host(), 1, **options)
         assert math.isinf(cost(task).seconds) and cost.measured == measured
     assert [r.error for r in read(path)[0]] == ["exit", "exit"]
+
+
+def test_what_dies_is_recorded_with_all_answers(tmp_path, monkeypatch):
+    def die(*asked, **options):
+        os._exit(3)
+
+    monkeypatch.setattr(isolate, "build", die)
+    path, task = tmp_path / "r.jsonl", double()
+    for pick in (None, lambda task: RecordedConfig({"lanes": 4, "grain": 4096})):
+        MeasuredCosts(path, host(), 1, pick_config=pick, **FAST)(task)
+    first, second = read(path)[0]
+    assert first.error == "exit" and tuple(first.config.items()) == Space(task).default() != ()
+    assert second.error == "exit" and second.config == {"lanes": 4, "grain": 4096}
 
 
 def test_what_counts_when_nothing_may_be_measured(tmp_path):
