@@ -54,7 +54,7 @@ class TunedTask:
     course: list[float] = field(default_factory=list)  # the best after each trial
     exhausted: bool = False
     disturbed: bool = False  # the default's latest measurement
-    excused: bool = False  # the default, of a failure that may have been the machine's
+    excused: set[Point] = field(default_factory=set)  # of a failure that may have been the machine's
     tried: int = 0  # measurements of this run but the first, which prepares others
     spent: float = 0.0  # on these
     first: float = 0.0  # on the first
@@ -151,11 +151,21 @@ class TunedTask:
         """The typical one of a config's measurements."""
         return typical(self.times[point]) if point in self.times else math.inf
 
-    def learn(self, point: Point, seconds: float | None, error: str | None = None, sure: bool = True) -> None:
-        """What a measurement said; one that is not `sure` says nothing beside one that is. The default is
-        asked again where it failed for a passing reason."""
-        if point == self.default and error in PASSING and not self.excused:
-            self.excused = True
+    def learn(
+        self,
+        point: Point,
+        seconds: float | None,
+        error: str | None = None,
+        sure: bool = True,
+        earlier: bool = False,
+    ) -> None:
+        """What a measurement said; one that is not `sure` says nothing beside one that is.
+
+        What failed once for a passing reason may be asked again: the default, and others where that was in an
+        `earlier` run."""
+        if error in PASSING and (earlier or point == self.default) and point not in self.excused:
+            self.excused.add(point)
+            self.strategy.avoid(point)
             return
         new = point not in self.times and point not in self.failed
         settles = seconds is not None and sure and point in self.unsure
@@ -230,8 +240,8 @@ class TunedTask:
 
     def _recent(self) -> float:
         """Seconds that each of the latest trials saved of one call."""
-        window = min(WINDOW, self.trials)
-        then = min(self.course[-window], self.begun) if window else math.inf
+        window = min(WINDOW, self.trials - 1)
+        then = min(self.course[-1 - window], self.begun) if window > 0 else math.inf
         return max(0.0, then - self.course[-1]) / window if then < math.inf else 0.0
 
     @property

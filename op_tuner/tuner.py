@@ -14,21 +14,21 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, InternalError, RunError
 from .child import interrupts_later
 from .chooser import Elsewhere
 from .choosing import Choosing
 from .confirm import Confirming, Network
 from .costs import CLOCK_NOISE, record_of
 from .forecast import Forecast, Outlook, curve, foretold, play, winning
-from .hardware import Hardware, hardware_of
-from .isolate import Candidate, Local, Spans
+from .hardware import hardware_of
+from .isolate import Candidate, Local, Measurer
 from .measure import SECONDS, Measurement
 from .model import OBJECTIVES, CostModel
 from .records import RecordedConfig, Records, is_own
@@ -60,28 +60,6 @@ def require_limits(trials: Any, budget: Any) -> None:
         raise InputError(f"trials is {trials!r}: expected a whole number")
     if not (budget is None or (isinstance(budget, Real) and 0 <= float(budget) < math.inf)):
         raise InputError(f"budget is {budget!r}: expected a number of seconds")
-
-
-class Measurer(Protocol):
-    """Measures candidates, in this process's children (`isolate.Local`) or on other machines.
-
-    hardware   that the times are of
-    spans      when candidates were being built or run
-    idle       CPUs of this machine that do not measure meanwhile
-    ready      results that cost no more than to ask for them
-    """
-
-    hardware: Hardware
-    spans: Spans
-    ready: int
-
-    @property
-    def idle(self) -> Collection[int]: ...
-
-    def __call__(
-        self, candidates: Sequence[Candidate], alone: bool = False
-    ) -> Generator[tuple[int, Measurement], None, None]:
-        """(position, measurement) of each in the order in which they end; `alone` is slower and precise."""
 
 
 @dataclass
@@ -154,9 +132,9 @@ class Tuner:
         self.progress, self.replan, self.announce = progress, replan, announce
         how = (threads, evict, self.measure.hardware, self.measure.spans)
         self.confirming = None if network is None else Confirming(network, *how)
-        self.measured = 0
+        self.measured = self._earlier = 0
         self.spent = Spent()
-        self.interrupted = False
+        self.interrupted, self.failure = False, ""
         self.forecast: Forecast | None = None
         self.history: list[Trial] = []
         self._choosing = Choosing(strategy, objective, seed, prior, self.measure.idle)
@@ -176,6 +154,11 @@ class Tuner:
     @property
     def tasks(self) -> list[TunedTask]:
         return list(self._tasks.values())
+
+    @property
+    def _done(self) -> int:
+        """Trials of this run."""
+        return self.measured - self._earlier
 
     @property
     def before(self) -> float:
@@ -198,12 +181,13 @@ class Tuner:
         """Until `trials` more configs have been measured, defaults included, or `budget` seconds are over,
         since `started` (`time.monotonic`; default: now), confirming included.
 
-        Ctrl-C ends it, too, and sets `interrupted`; what was measured is kept.
+        Ctrl-C ends it, too, and sets `interrupted`, as does what is nobody's fault, such as a full disk or no
+        more processes, of which `failure` tells; what was measured is kept.
         """
         if trials is None and budget is None:
             raise InputError("how long? give a number of trials or a budget of seconds")
         require_limits(trials, budget)
-        self._limit, self._budget = trials, budget
+        self._limit, self._budget, self._earlier = trials, budget, self.measured
         self._started = time.monotonic() if started is None else started
         busy = self.measure.spans.seconds
         try:
@@ -212,9 +196,11 @@ class Tuner:
             self._search()
             self._confirm()
         except KeyboardInterrupt:
-            self.interrupted = True
-            if self.confirming is not None:
-                self.confirming.failure = self.confirming.failure or INTERRUPTED
+            self._stops(INTERRUPTED)
+        except (RunError, InternalError, OSError, MemoryError) as error:
+            self.failure = " ".join((str(error) or type(error).__name__).split())
+            self._stops(self.failure)
+            self._tell(self.failure)
         finally:
             self._choosing.close()
             self._next = None
@@ -225,6 +211,11 @@ class Tuner:
                 self.spent.running += self.confirming.running
                 self.confirming.building = self.confirming.running = 0.0
             self.spent.overhead += max(0.0, whole - (self.measure.spans.seconds - busy))
+
+    def _stops(self, why: str) -> None:
+        self.interrupted = True
+        if self.confirming is not None:
+            self.confirming.failure = self.confirming.failure or why
 
     def _want(self, wanted: Sequence[Wanted]) -> bool:
         """Takes up what a plan says; whether it runs other tasks than before."""
@@ -248,7 +239,7 @@ class Tuner:
             found.told, found.told_by = space.point(config.answers), config.origin
         for r in self.records.of(wanted.task):
             if is_own(r, self.measure.hardware, self.evict):
-                found.learn(tuple(r.config.items()), r.seconds, r.error, r.sure)
+                found.learn(tuple(r.config.items()), r.seconds, r.error, r.sure, earlier=True)
         for r in self.records.in_networks(wanted.task):
             if is_own(r, self.measure.hardware, self.evict):
                 found.learn_inside(r)
@@ -264,7 +255,8 @@ class Tuner:
             for n in range(0, len(new), BATCH):
                 self._choosing.prepare([t.strategy for t in [*self._ranking(), *new[n:]]])
                 self._try([(found, found.default) for found in new[n : n + BATCH]])
-            self._try([(found, found.default) for found in new if found.excused and not found.default_known])
+            excused = [t for t in new if t.default in t.excused and not t.default_known]
+            self._try([(found, found.default) for found in excused])
             known = [t for t in self.tasks if t.planned and t.default_known]
             hints = [(found, point) for found in known for point in found.hints]
             for n in range(0, len(hints), BATCH):
@@ -347,13 +339,13 @@ class Tuner:
 
     def _over(self, reserve: float = 0.0) -> bool:
         """Whether trials are used up, or one more would not end before the last `reserve` seconds begin."""
-        if self._limit is not None and self.measured >= self._limit:
+        if self._limit is not None and self._done >= self._limit:
             return True
         return self._late(reserve)
 
     def _left(self, found: TunedTask) -> int:
         """Trials of a task that there is still room for, LARGEST at most."""
-        left = LARGEST if self._limit is None else self._limit - self.measured
+        left = LARGEST if self._limit is None else self._limit - self._done
         if self._budget is None or not (cost := self._cost(found)):
             return left
         return min(left, int((self._budget - self._reserve() - self._elapsed()) / cost))
@@ -370,11 +362,11 @@ class Tuner:
         """Seconds that the run will take, about."""
         if self._budget is not None:
             return self._budget
-        return self._elapsed() + ((self._limit or 0) - self.measured) * self._mean_cost()
+        return self._elapsed() + ((self._limit or 0) - self._done) * self._mean_cost()
 
     def _progress(self) -> float:
         """The share of the run that is over."""
-        by_trials = self.measured / self._limit if self._limit else 0.0
+        by_trials = self._done / self._limit if self._limit else 0.0
         return max(by_trials, self._elapsed() / self._budget if self._budget else 0.0)
 
     def _cost(self, found: TunedTask) -> float:
@@ -418,12 +410,12 @@ class Tuner:
         """Says how long the run will take, and what it will gain."""
         spent = self._elapsed()
         left = math.inf if self._budget is None else self._budget - spent - self._reserve()
-        trials = math.inf if self._limit is None else self._limit - self.measured
+        trials = math.inf if self._limit is None else self._limit - self._done
         ahead = play(self.tasks, BATCH, self._cost, left, trials)
         whole = spent + ahead.seconds + self._confirming_of(ahead)
         if self._budget is not None:
             whole = min(whole, self._budget)
-        found = (self.measured + ahead.trials, self.before, self.after - ahead.saved)
+        found = (self._done + ahead.trials, self.before, self.after - ahead.saved)
         self.forecast = Forecast(whole, *found, spent)
         if self.announce is not None:
             self.announce(self.forecast)
@@ -508,7 +500,7 @@ class Tuner:
     def _try(self, wanted: Sequence[tuple[TunedTask, Point]], scores: Sequence[float] | None = None) -> None:
         """Until trials or time are over."""
         if self._limit is not None:
-            wanted = wanted[: self._limit - self.measured]
+            wanted = wanted[: self._limit - self._done]
         if self._over(self._reserve()):
             return
         for found in self._measure(wanted, scores):
@@ -579,7 +571,7 @@ class Tuner:
         if self.progress is None:
             return
         if self._limit is not None:
-            self.progress(text, self.measured, max(self._limit, self.measured))
+            self.progress(text, self._done, max(self._limit, self._done))
         elif self._budget is not None:
             spent = int(self._elapsed())
             self.progress(text, spent, max(int(self._budget), spent))

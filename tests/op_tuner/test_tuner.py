@@ -9,7 +9,7 @@ import burnish
 import pytest
 from burnish.compiler.ops.matmul import MatMul
 from burnish.compiler.templates import registry
-from burnish.errors import InputError
+from burnish.errors import InputError, RunError
 from burnish.op_tuner.costs import record_of
 from burnish.op_tuner.expected_gain import GAIN
 from burnish.op_tuner.hardware import this_hardware
@@ -86,6 +86,28 @@ def test_defaults_first_then_as_many_as_asked_for(tasks, records, strategy):
     assert all(t.after < 5e-3 for t in found.tasks) and found.after < found.before
     assert found.before == pytest.approx(28e-3)
     assert len(records) == len(measure.seen)
+
+
+def test_trials_are_those_of_one_run(tasks, records):
+    found, told = tuner(tasks, records, Measurer()), []
+    found.progress = lambda text, done, total: told.append((done, total))
+    for trials in (10, 6):
+        found.run(trials=trials)
+    assert found.measured == 16 and told[-1] == (6, 6) and max(told) == (10, 10)
+
+
+@pytest.mark.parametrize("error", [RunError("no process"), OSError(28, "no space"), MemoryError()])
+def test_what_is_nobodys_fault_ends_a_run_and_not_its_table(tasks, records, error):
+    class Failing(Measurer):
+        def measure(self, task, cfg):
+            if len(self.seen) == 12:
+                raise error
+            return super().measure(task, cfg)
+
+    found = tuner(tasks, records, Failing())
+    found.run(trials=40)
+    assert found.interrupted and found.failure == (str(error) or "MemoryError")
+    assert found.measured == len(records) == 12 and found.after < found.before
 
 
 def test_trials_go_where_they_gain_most(tasks, records):
