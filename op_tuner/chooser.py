@@ -1,7 +1,8 @@
 """Strategies in a process of their own, which chooses what to measure next while others measure.
 
 What is told is sent at once, and what is asked for is answered in the order of asking. While nothing is asked
-for, the process learns what choosing needs to know of the spaces that are wanted next.
+for, the process learns what choosing needs to know of the spaces that are wanted next. Without a CPU of its
+own it does nothing but what is waited for.
 
 It makes programs of configs that nobody has tried, which may do anything. So its memory and its time are
 limited, and which config it is at stands in memory that both processes share: where it ends over one, it
@@ -56,7 +57,7 @@ class Chooser:
     told everything again.
 
     make   the strategy of a task; called in that process
-    cpus   where it may run
+    cpus   where it may run while others measure; without any it runs while it is waited for
     seed   of what is drawn by chance beside it
     """
 
@@ -67,15 +68,16 @@ class Chooser:
         self._count = 0
         self._pid: int | None = None
         self._stream: Connection
-        self._answers: dict[int, Choice | BurnishError] = {}
-        self._asked: dict[int, int] = {}  # how many of each strategy
+        self._sent = 0  # of what is told, to the process of now
+        self._answers: dict[int, Choice | bool | BurnishError] = {}
+        self._asked: dict[int, tuple[str, int]] = {}  # of each strategy, and how many
         self._restarts, self._faults = RESTARTS, FAULTS
         self._note = _Note()
 
-    def strategy(self, task: KernelTask) -> Elsewhere:
+    def strategy(self, task: KernelTask) -> Elsewhere | InTurn:
         self._count += 1
         self.tell("begin", self._count, task)
-        return Elsewhere(self, self._count, Space(task))
+        return (Elsewhere if self._cpus else InTurn)(self, self._count, Space(task))
 
     def prepare(self, wanted: Sequence[Elsewhere]) -> None:
         """These will be asked next, the first before the others; what was said before counts no more."""
@@ -87,15 +89,15 @@ class Chooser:
 
     def tell(self, what: str, number: int, message: object) -> None:
         self._told.append((what, number, message))
-        if self._pid is not None:
-            self._send(self._told[-1])
+        if self._pid is not None and self._cpus:
+            self._begin()
 
-    def ask(self, number: int, count: int) -> None:
+    def ask(self, number: int, count: int, what: str = "propose") -> None:
         """Once, until the answer is fetched."""
         self._begin()
         if number not in self._asked:
-            self._asked[number] = count
-            self._send(("propose", number, count))
+            self._asked[number] = what, count
+            self._send((what, number, count))
 
     def answered(self, number: int) -> bool:
         """Whether `answer` would not wait for what was asked for. ChooserEnded as for that."""
@@ -106,7 +108,7 @@ class Chooser:
             self._hear()
         return True
 
-    def answer(self, number: int) -> Choice:
+    def answer(self, number: int) -> Any:
         """What was asked for. ChooserEnded if the process has ended, another one too, and so on."""
         while number not in self._answers:
             self._hear()
@@ -128,15 +130,20 @@ class Chooser:
         self._pid = None
 
     def _begin(self) -> int:
-        """Its id. A new process is told and asked everything again; OSError if there can be none."""
+        """Its id. It is told all, and a new one asked everything again. OSError if there can be none."""
+        new = self._pid is None
         if self._pid is None:
             self._note.write(None)
             self._pid, self._stream = begin_server(self._serve)
-            for message in self._told:
-                self._send(message)
+            self._sent = 0
+        for message in self._told[self._sent :]:
+            self._send(message)
+        self._sent = len(self._told)
+        if new:
             self._send(("prepare", 0, self._wanted))
             for number in self._asked.keys() - self._answers.keys():
-                self._send(("propose", number, self._asked[number]))
+                what, count = self._asked[number]
+                self._send((what, number, count))
         return self._pid
 
     def _hear(self) -> None:
@@ -165,9 +172,10 @@ class Chooser:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process
         silence()
         limit_memory(memory_limit())
-        pin(self._cpus)
-        one_blas_thread()
-        os.nice(POLITE)
+        if self._cpus:
+            pin(self._cpus)
+            one_blas_thread()
+            os.nice(POLITE)
         strategies: dict[int, Random] = {}
         unknown: deque[int] = deque()  # strategies whose spaces are to be learnt
         while True:
@@ -191,6 +199,8 @@ class Chooser:
                 strategies[number].avoid(message)
             elif what == "prepare":
                 unknown = deque(message)
+            elif what == "study":
+                stream.send((number, _prepare(strategies[number])))
             else:
                 stream.send((number, _choose(strategies[number], message)))
 
@@ -210,7 +220,7 @@ class Chooser:
             self._stream.send(message)
 
 
-class Elsewhere(Random):
+class _Remote(Random):
     """A strategy of a chooser. What is drawn by chance is drawn here."""
 
     def __init__(self, chooser: Chooser, number: int, space: Space):
@@ -227,19 +237,10 @@ class Elsewhere(Random):
     def avoid(self, point: Point) -> None:
         self._chooser.tell("avoid", self.number, point)
 
-    def ask(self, count: int) -> None:
-        """Begins to choose, by what has been told until now."""
-        self._chooser.ask(self.number, count)
-
-    @property
-    def ready(self) -> bool:
-        """Whether what was asked for has been chosen."""
-        return self._chooser.answered(self.number)
-
     def propose(self, count: int) -> list[Point]:
         """As many as were asked for before, if anything was; without those that were measured since."""
         while True:
-            self.ask(count)
+            self._chooser.ask(self.number, count)
             found = self._chooser.answer(self.number)
             self._scores, self.took = dict(zip(found.points, found.scores or ())), found.seconds
             points = [point for point in found.points if point not in self.times]
@@ -249,6 +250,27 @@ class Elsewhere(Random):
     def expected(self, points: Sequence[Point]) -> list[float] | None:
         """Of what was proposed last."""
         return [self._scores[p] for p in points] if all(p in self._scores for p in points) else None
+
+
+class Elsewhere(_Remote):
+    """Chooses while others measure."""
+
+    def ask(self, count: int) -> None:
+        """Begins to choose, by what has been told until now."""
+        self._chooser.ask(self.number, count)
+
+    @property
+    def ready(self) -> bool:
+        """Whether what was asked for has been chosen."""
+        return self._chooser.answered(self.number)
+
+
+class InTurn(_Remote):
+    """Chooses and measures in turns."""
+
+    def prepare(self) -> bool:
+        self._chooser.ask(self.number, 0, "study")
+        return bool(self._chooser.answer(self.number))
 
 
 class _Note:

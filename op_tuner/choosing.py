@@ -1,8 +1,8 @@
 """Who chooses which configs of a task are measured next, and how much of a run that may take.
 
-Where cores are idle, a process of its own chooses (`chooser`), and what is measured until it has answered
-is drawn by chance. Elsewhere choosing and measuring take turns, and chance draws what would take more than
-SHARE of a run to choose.
+A process of its own chooses (`chooser`), if one may be forked. Where cores are idle, what is measured until
+it has answered is drawn by chance. Elsewhere choosing and measuring take turns, and chance draws what would
+take more than SHARE of a run to choose.
 """
 
 from __future__ import annotations
@@ -28,18 +28,24 @@ class Choosing:
     """Gives tasks their strategies and asks these. ToolError if xgboost is missing where it is needed.
 
     prior   what a learned model begins with
-    idle    CPUs that do not measure
+    idle    CPUs that do not measure; None where no process may be forked
     failure why chance chooses from some moment on; "" before
     """
 
     def __init__(
-        self, strategy: str, objective: str, seed: int, prior: CostModel | None, idle: Collection[int]
+        self,
+        strategy: str,
+        objective: str,
+        seed: int,
+        prior: CostModel | None,
+        idle: Collection[int] | None,
     ):
         self._strategy, self._objective, self._seed, self._prior = strategy, objective, seed, prior
         self._learner: Learner | None = None
         if self.learns and find_spec("xgboost") is None:
             Learner(objective)  # says so
-        self._chooser = Chooser(self._here, idle, seed) if idle and self.learns else None
+        apart = self.learns and idle is not None
+        self._chooser = Chooser(self._here, idle or (), seed) if apart else None
         self.failure = ""
         self._spent = 0.0
         self._choices: dict[Strategy, list[float]] = {}  # seconds

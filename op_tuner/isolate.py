@@ -77,7 +77,7 @@ class Measurer(Protocol):
 
     hardware   that the times are of
     spans      when candidates were being built or run
-    idle       CPUs of this machine that do not measure meanwhile
+    idle       CPUs of this machine that do not measure meanwhile; None where no process may be forked
     ready      results that cost no more than to ask for them
     """
 
@@ -86,7 +86,7 @@ class Measurer(Protocol):
     ready: int
 
     @property
-    def idle(self) -> Collection[int]: ...
+    def idle(self) -> Collection[int] | None: ...
 
     def __call__(
         self, candidates: Sequence[Candidate], alone: bool = False

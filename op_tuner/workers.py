@@ -72,7 +72,7 @@ class Workers:
             raise
         self.hardware = self.device.hardware
         self.spans = Spans()
-        self.idle: tuple[int, ...] = ()  # forking does not go well with the threads of a client
+        self.idle = None  # forking does not go well with the threads of a client
         self.ready = 0
 
     def close(self) -> None:

@@ -235,15 +235,11 @@ class Acts:
 
 
 class Saying:
-    """Measures nothing: says what candidates would have come to. There are CPUs to spare."""
+    """Measures nothing: says what candidates would have come to. There may be CPUs to spare."""
 
-    def __init__(self):
-        self.hardware, self.spans, self.idle, self.ready = (
-            this_hardware(),
-            Spans(),
-            os.sched_getaffinity(0),
-            0,
-        )
+    def __init__(self, spare):
+        self.hardware, self.spans, self.ready = this_hardware(), Spans(), 0
+        self.idle = os.sched_getaffinity(0) if spare else ()
 
     def __call__(self, candidates, alone=False):
         for n, candidate in enumerate(candidates):
@@ -255,15 +251,16 @@ class Saying:
             yield n, good or Measurement.failed(error, detail, {})
 
 
-def test_whoever_learns_survives_the_programs_that_it_makes(tmp_path, planted, monkeypatch):
+@pytest.mark.parametrize("spare", [True, False])
+def test_whoever_learns_survives_the_programs_that_it_makes(tmp_path, planted, monkeypatch, spare):
     """A config that ends the process that chooses is avoided by the next one, and measured all the same."""
     require_module("xgboost")
     monkeypatch.setitem(registry.TEMPLATES, "naive", Acts())
     monkeypatch.setattr(chooser, "LOWERING", 2.0)
     monkeypatch.setattr(chooser, "memory_limit", lambda: 1 << 29)
-    monkeypatch.setattr(chooser.Elsewhere, "chance", lambda self, count: [])  # it is waited for
+    monkeypatch.setattr(chooser._Remote, "chance", lambda self, count: [])  # it is waited for
     records = Records(tmp_path / "records.jsonl", shipped=False)
-    tuner = Tuner([Wanted(double(), 1, 1)], records, threads=1, measure=Saying())
+    tuner = Tuner([Wanted(double(), 1, 1)], records, threads=1, measure=Saying(spare))
     tuner.run(trials=len(GOOD + (*BUILDING, *RUNNING)))
     assert tuner.by_chance == "" and any(t.score is not None for t in tuner.history)
     assert {r.config["act"] for r in records} == {*GOOD, *BUILDING, *RUNNING}

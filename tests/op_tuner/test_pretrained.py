@@ -167,7 +167,7 @@ def test_a_tuner_begins_with_it(tmp_path):
     wanted = [Wanted(task, 1, 1)]
     records = Records(tmp_path / "r.jsonl", shipped=False)
     measure = Local(1)
-    measure.idle = frozenset()  # else another process would be asked
+    measure.idle = None  # else another process would be asked
     for prior in (None, Prior()):
         tuner = Tuner(wanted, records, threads=1, prior=prior, measure=measure)
         tuner.tasks[0].strategy.propose(2)

@@ -17,7 +17,7 @@ from burnish.op_tuner.isolate import Spans
 from burnish.op_tuner.measure import Measurement
 from burnish.op_tuner.record import plain
 from burnish.op_tuner.records import Records
-from burnish.op_tuner.tuned_task import HOPELESS, Wanted
+from burnish.op_tuner.tuned_task import HOPELESS, WINDOW, Wanted
 from burnish.op_tuner.tuner import BATCH, STRATEGIES, Tuner
 from burnish.op_tuner.verdict import CONFIRMED
 
@@ -94,6 +94,17 @@ def test_trials_are_those_of_one_run(tasks, records):
     for trials in (10, 6):
         found.run(trials=trials)
     assert found.measured == 16 and told[-1] == (6, 6) and max(told) == (10, 10)
+
+
+def test_what_tasks_gained_lately_begins_before_the_latest_trials(tasks, records):
+    (state, _) = tuner(tasks, records, Measurer()).tasks
+    state.times[state.default] = [4.0]
+    state.course = [4.0] + [2.0] * WINDOW
+    assert state._recent() == 2 / WINDOW
+    state.course = [4.0, 1.0]
+    assert state._recent() == 3
+    state.course = [4.0]
+    assert state._recent() == 0
 
 
 @pytest.mark.parametrize("error", [RunError("no process"), OSError(28, "no space"), MemoryError()])
