@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from .cores import pin
+from .cores import pin, reserved
 
 NEARLY = 0.8  # share of its memory with which a crash is put down to the lack of more
 LARGEST = 8 << 30  # bytes that a child may take where the machine has them twice
@@ -31,7 +31,7 @@ _NO_MEMORY = "killed, as the system does when memory ends"
 _PR_SET_PDEATHSIG = 1
 _LISTEN = 0.1  # seconds
 _LOOK = 1.0  # seconds after which a server that says nothing is looked at
-_MOST = 64 << 20  # bytes that a child may say
+_MOST, _LINES = 64 << 20, 1 << 16  # bytes and lines that a child may say
 _PAUSE = b"\n"  # an empty line
 _REST, _WORK = b"\t\n", b" \n"
 
@@ -52,11 +52,12 @@ class Parent:
         os.read(self._ears, 1)
 
     @contextmanager
-    def resting(self) -> Iterator[None]:
-        """Meanwhile the time that it may rest passes first."""
+    def reserved(self, cpus: Collection[int], patience: float) -> Iterator[None]:
+        """As `cores.reserved`; while others are waited for, the time that the child may rest passes first."""
         self._write(_REST)
-        yield
-        self._write(_WORK)
+        with reserved(cpus, patience):
+            self._write(_WORK)
+            yield
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -83,7 +84,7 @@ class Child:
 
     memory   bytes that it may take beyond what this process has
     cpus     where it may run
-    rest     seconds that it may be `resting` each time, which do not count either
+    rest     seconds until it is next told to go on that it may wait for CPUs, which do not count either
 
     OSError if there can be no more processes or files.
     """
@@ -94,7 +95,7 @@ class Child:
         self.limit = self._left = seconds
         self._rest = self._resting = rest
         self._enough = _resident_bytes() + NEARLY * memory
-        self._data, self._ended = bytearray(), False
+        self._data, self._lines, self._ended = bytearray(), 0, False
         parent = os.getpid()
         self._stream, stream, ears, self._voice = _two_pipes()
         sys.stdout.flush()
@@ -145,13 +146,19 @@ class Child:
             part = os.read(self._stream, 1 << 20)
             ended = ended or not part
             self._data += part
+            self._lines += part.count(b"\n")
         self._ended = self._ended or ended
-        return self._ended or self.waits or self._left <= 0 or len(self._data) > _MOST
+        return self._ended or self.waits or self._left <= 0 or self._babbles
 
     @property
     def waits(self) -> bool:
         """Whether it did when it was last looked at: for `go`."""
         return self._data == _PAUSE or self._data.endswith(b"\n" + _PAUSE)
+
+    @property
+    def _babbles(self) -> bool:
+        """Then nothing that it has said counts."""
+        return len(self._data) > _MOST or self._lines > _LINES
 
     @property
     def seconds(self) -> float:
@@ -160,7 +167,7 @@ class Child:
 
     def heard(self) -> list[object]:
         """What it has sent until it was last looked at."""
-        return _messages(self._data)
+        return [] if self._babbles else _messages(self._data)
 
     def go(self, seconds: float | None = None) -> None:
         """It need not wait any longer; what it does then may take as long as what it did before left, or
@@ -184,7 +191,7 @@ class Child:
             error, detail = self._how(status, usage.ru_maxrss << 10)
         except ChildProcessError:
             error, detail = self._how(None, 0)
-        return Ending(_messages(self._data), error, detail, seconds)
+        return Ending(self.heard(), error, detail, seconds)
 
     def outcome(self) -> Ending:
         """Its ending, when it is over; nothing is left of it where that is interrupted."""
@@ -197,8 +204,8 @@ class Child:
         return self.end()
 
     def _how(self, status: int | None, most: int) -> tuple[str, str]:
-        if len(self._data) > _MOST:
-            return "exit", f"the process said more than {_MOST >> 20} MiB"
+        if self._babbles:
+            return "exit", f"the process said more than {_MOST >> 20} MiB, or {_LINES} lines"
         if not self._ended and self._left <= 0:
             return "timeout", f"more than {self.limit:g} s"
         if status is None:
@@ -403,8 +410,6 @@ def _kilobytes(file: str, name: str) -> int:
 def _messages(data: bytearray) -> list[object]:
     """Up to what is none: a process may write anything whose memory was spoilt."""
     found: list[object] = []
-    if len(data) > _MOST:
-        return found
     for line in filter(None, (line.strip() for line in data.split(b"\n")[:-1])):
         try:
             found.append(json.loads(line))

@@ -18,8 +18,8 @@ import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ from ..runtime import capi
 from ..settings import GPU_POISON, OPENCL_CACHE
 from .child import Act, Child, Ending, Parent, memory_limit
 from .clock import at_usual_pace, usual_pace
-from .cores import Cores, divide, keeping_to, pin, reserved
+from .cores import Cores, divide, keeping_to, pin
 from .hardware import Hardware, this_hardware
 from .measure import (
     SECONDS,
@@ -418,7 +418,7 @@ def _stand(
     while True:
         parent.wait()
         task, built, beat = pickle.loads(os.pread(jobs, os.fstat(jobs).st_size, 0))
-        with _reserved(parent, measuring, turn):
+        with parent.reserved(measuring, turn):
             _timed(parent, partial(run, task, built, beat=beat, **options))
         gc.collect()  # modules hold memory of the GPU
 
@@ -460,20 +460,11 @@ def _acting(candidate: Candidate, options: dict[str, Any], measuring: Collection
         if isinstance(result, Built):
             parent.wait()
             pin(measuring)
-            with _reserved(parent, measuring, turn):
+            with parent.reserved(measuring, turn):
                 _timed(parent, lambda: run(candidate.task, result, beat=candidate.beat, **options))
             parent.wait()
 
     return act
-
-
-@contextmanager
-def _reserved(parent: Parent, measuring: Collection[int], turn: float) -> Iterator[None]:
-    """CPUs; time does not count while others have them."""
-    with ExitStack() as held:
-        with parent.resting():
-            held.enter_context(reserved(measuring, turn))
-        yield
 
 
 def _timed(parent: Parent, work: Callable[[], Built | Measurement]) -> Built | Measurement:

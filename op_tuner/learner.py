@@ -191,8 +191,5 @@ class TaskLearner:
         try:
             with self.watched(point):
                 return sketch(scheduled(self.task, Space.config(point)), self.task.threads)
-        except (
-            Exception,
-            SystemExit,
-        ):  # as `measure`: an odd config's failure, whatever a template makes of it
+        except (Exception, SystemExit):  # what a template makes of an odd config is the candidate's failure
             return None

@@ -159,7 +159,7 @@ def _waits(pressure: Pressure, block: _Block) -> float:
 
 
 class Simulated:
-    """Measures candidates for one target on one simulated core (`tuner.Measurer`)."""
+    """Measures candidates for one target on one simulated core (`isolate.Measurer`)."""
 
     def __init__(self, target: Target):
         self.target = target

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..runtime.binding import Context
 from .child import Child, Ending, Parent, memory_limit
-from .cores import divide, reserved
+from .cores import divide
 from .own_cores import OwnCores
 
 LEAST_ROUNDS, MOST_ROUNDS = 6, 60
@@ -67,6 +67,7 @@ def take_turns(
         seconds=time_limit + seconds,
         memory=memory_limit(),
         cpus=divide(threads).measuring,
+        rest=MOST_ROUNDS * TURN,
     )
     return heard(child.outcome())
 
@@ -88,7 +89,7 @@ def _act(make: Make, count: int, threads: int, seconds: float, on_gpu: bool, par
             if done >= LEAST_ROUNDS and time.monotonic() > end:
                 break
             turn = partial(_round, loaded, _order(count, done), parent)
-            with reserved(divide(threads).measuring, TURN):
+            with parent.reserved(divide(threads).measuring, TURN):
                 times = cores.during(turn)
             parent.send(times)
         parent.send({"done": True})

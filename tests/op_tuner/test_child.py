@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 import pytest
@@ -62,23 +63,33 @@ def test_one_that_ends_beside_what_it_has_started():
 
 
 def test_one_that_talks_without_end(monkeypatch):
-    def talk(parent):
-        while True:
-            os.write(parent._stream, b"[1]\n" * 100)
+    def talking(what, seconds):
+        def talk(parent):
+            while True:
+                os.write(parent._stream, what)
 
-    late = Child(talk, seconds=0.3, memory=1 << 30).outcome()
-    assert late.error == "timeout" and late.messages and late.seconds < 20
+        return Child(talk, seconds=seconds, memory=1 << 30).outcome()
+
+    late = talking(b"x" * 10, 0.3)
+    assert late.error == "timeout" and late.seconds < 20
     monkeypatch.setattr(child, "_MOST", 1 << 20)
-    found = Child(talk, seconds=60, memory=1 << 30).outcome()
-    assert (found.error, found.messages) == ("exit", []) and "more than 1 MiB" in found.detail
+    for what in (b"x" * 1000, b"[1]\n" * 100):
+        found = talking(what, 60.0)
+        assert (found.error, found.messages) == ("exit", []) and "more than 1 MiB" in found.detail
+        assert found.seconds < 20
 
 
-def test_rest_does_not_count_but_ends():
+def test_waiting_for_cpus_does_not_count_but_ends(monkeypatch):
+    @contextmanager
+    def reserved(cpus, patience):
+        time.sleep(1.2)
+        yield
+
     def act(parent):
-        with parent.resting():
-            time.sleep(1.2)
-        parent.send(1)
+        with parent.reserved((), 2.0):
+            parent.send(1)
 
+    monkeypatch.setattr(child, "reserved", reserved)
     for rest, error in ((3.0, "exit"), (0.2, "timeout")):
         ending = Child(act, seconds=0.8, memory=1 << 30, rest=rest).outcome()
         assert (ending.error, ending.messages) == (error, [1] if error == "exit" else [])

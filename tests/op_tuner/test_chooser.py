@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from burnish.errors import InputError, InternalError
+from burnish.op_tuner import chooser as chooser_module
 from burnish.op_tuner.chooser import Chooser
 from burnish.op_tuner.hardware import this_hardware
 from burnish.op_tuner.isolate import Spans
@@ -137,6 +138,23 @@ def test_a_tuner_whose_chooser_ends_goes_on_by_chance(tmp_path, monkeypatch):
     (task,) = found.tasks
     assert task.exhausted and set(task.times) == set(Random(task.space).propose(1000))
     assert found.by_chance == "the process that chooses configs has ended"
+
+
+def test_where_there_can_be_no_process_for_a_while(tmp_path, monkeypatch):
+    """Chance chooses until there can."""
+    require_module("xgboost")
+    left, begin = iter(range(3)), chooser_module.begin_server
+
+    def begin_server(serve):
+        if next(left, None) is not None:
+            raise BlockingIOError("no more processes")
+        return begin(serve)
+
+    monkeypatch.setattr(chooser_module, "begin_server", begin_server)
+    records = Records(tmp_path / "r.jsonl", shipped=False)
+    found = Tuner([Wanted(double(4096), 1, 1)], records, threads=1, measure=Measurer())
+    found.run(trials=100)
+    assert found.tasks[0].exhausted and not found.failure and not found.by_chance and next(left, None) is None
 
 
 def test_one_that_ended_is_begun_again(tmp_path):

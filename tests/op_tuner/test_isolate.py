@@ -170,7 +170,7 @@ def test_waiting_for_another_tuner_does_not_count(monkeypatch, tmp_path):
     pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], **pipe) as other:
         assert other.stdout.readline() == "held\n"
-        Timer(5.0, other.stdin.close).start()
+        Timer(5.0, print, (), {"file": other.stdin, "flush": True}).start()
         found = measure_isolated(double(), FixedConfig({"lanes": 4}), time_limit=4.0, **QUICK)
     assert found.error is None
 
