@@ -157,7 +157,7 @@ def test_two_tuners_take_turns(monkeypatch, tmp_path):
         found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
         assert found.error is None and time.monotonic() > start + 0.5, "nobody is waited for for ever"
         monkeypatch.setattr(isolate, "TURN", 2)
-        Timer(0.5, other.communicate, ("\n",)).start()
+        Timer(0.5, print, (), {"file": other.stdin, "flush": True}).start()
         start = time.monotonic()
         found = measure_isolated(double(), FixedConfig({"lanes": 4}), **QUICK)
         assert found.error is None and start + 0.5 < time.monotonic() < start + 30
