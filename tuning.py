@@ -174,8 +174,11 @@ def tune(
             tuner.run(trials, BUDGET if trials is None and budget is None else budget, started)
             plans.final = True
             tuner.plan_again()
-    apart = "times are simulated, of kernels alone" if workers is None else "workers measure kernels alone"
-    why = apart if tuner.confirming is None else tuner.confirming.failure
+    if tuner.confirming is not None:
+        why = tuner.confirming.failure
+    else:
+        why = "workers measure kernels alone" if workers else "times are simulated, of kernels alone"
+        why += f"; {tuner.failure}" if tuner.failure else ""
     return Tuning(
         kernels=tuple(_kernel(t) for t in tuner.tasks if t.planned),
         changes=plans.changes(),

@@ -18,7 +18,7 @@ import onnx.shape_inference
 
 from ..errors import BurnishError, UnsupportedError
 from ..frontends.onnx.importer import import_onnx
-from ..frontends.onnx.interface import is_fixed
+from ..frontends.onnx.interface import static_shape
 
 Shape = tuple[int, ...]
 LARGE = 1 << 16  # bytes of a constant, of which sizes may follow from its numbers up to there
@@ -67,9 +67,8 @@ class _Shapes:
         self.graph = graph
         self.known: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         for value in (*graph.input, *graph.value_info, *graph.output):
-            kind = value.type.tensor_type
-            if kind.HasField("shape") and all(map(is_fixed, kind.shape.dim)):
-                self.known.setdefault(value.name, tuple(dim.dim_value for dim in kind.shape.dim))
+            if (shape := static_shape(value)) is not None:
+                self.known.setdefault(value.name, shape)
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
                 self.known.setdefault(node.output[0], tuple(node.attribute[0].t.dims))

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from ..errors import InputError
-from ..frontends.onnx.interface import resolve_inputs
+from ..frontends.onnx.interface import fed_inputs, resolve_inputs
 from ..frontends.onnx.tensors import onnx_dtype
 from ..frontends.onnx.whole import read_whole
 from ..models import zoo
@@ -94,8 +94,7 @@ def fixed(model: onnx.ModelProto, values: Mapping[str, str]) -> onnx.ModelProto:
 def constant_initializers(model: onnx.ModelProto) -> None:
     """Initializers are no inputs, too, as files before version 4 have them."""
     model.ir_version = max(model.ir_version, 4)
-    held = {tensor.name for tensor in model.graph.initializer}
-    inputs = [info for info in model.graph.input if info.name not in held]
+    inputs = fed_inputs(model.graph)
     del model.graph.input[:]
     model.graph.input.extend(inputs)
 
@@ -215,8 +214,7 @@ def static_model(
     """The model, changed in place: sizes of inputs, and of outputs that share their names, are fixed. What it
     holds is constant for all contestants: onnxruntime folds nothing that an input may override."""
     constant_initializers(model)
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in initializers]
+    inputs = fed_inputs(model.graph)
     types, known = resolve_inputs(inputs, shapes, dims, {}, {})
     for value in inputs:
         type = types[value.name]

@@ -10,7 +10,7 @@ import numpy as np
 from ..compiler.ir.graph import Graph, Node, fresh_name
 from ..compiler.ir.types import TensorType
 from ..compiler.ops.base import Op
-from ..compiler.ops.evaluate import evaluate
+from ..compiler.ops.evaluate import MAX_WORK, evaluate, work
 from ..compiler.ops.movement import Identity
 
 MAX_BYTES = 512 << 20
@@ -27,7 +27,8 @@ def fold(graph: Graph, max_bytes: int = MAX_BYTES, keep: Callable[[Op, TensorTyp
     """f(constants) → a constant. A graph output that becomes constant is copied from one by an Identity.
 
     A node stays where `keep` says so of its operator and result, where its results take more than
-    `max_bytes` and more than its inputs, or where its reference reports an error: then the run does.
+    `max_bytes` and more than its inputs, where that is too much work, or where its reference reports an
+    error: then the run does.
     """
     constants = {n: a for n, a in graph.constants.items() if _plain(graph, n)}
     made = _Made(graph)
@@ -54,19 +55,25 @@ def fold(graph: Graph, max_bytes: int = MAX_BYTES, keep: Callable[[Op, TensorTyp
 
 
 class _Made:
-    """The results that are held, freed when nothing reads them any more."""
+    """The results that are held, freed when nothing reads them any more, and the work that was spent."""
 
     def __init__(self, graph: Graph):
         self.graph = graph
         self.readers = Counter(i for node in graph.nodes for i in node.reads)
         self.limit = MAX_TOTAL_BYTES + sum(a.nbytes for a in graph.constants.values())
         self.total = 0
+        self.work = 0
         self.sizes: dict[str, int] = {}
 
     def affords(self, node: Node, max_bytes: int) -> bool:
         size = self._bytes(node.outputs)
-        grows = size > max(max_bytes, self._bytes(node.reads))
-        return not grows and self.total + size <= self.limit
+        if size > max(max_bytes, self._bytes(node.reads)) or self.total + size > self.limit:
+            return False
+        needed = work(node, self.graph.types)
+        if self.work + needed > MAX_WORK:
+            return False
+        self.work += needed
+        return True
 
     def _bytes(self, values: tuple[str, ...]) -> int:
         return sum(self.graph.types[v].nbytes for v in values)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from ...errors import InputError
-from ...frontends.onnx.interface import is_fixed
+from ...frontends.onnx.interface import fed_inputs, static_shape
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -35,8 +35,7 @@ class Network:
     @cached_property
     def inputs(self) -> tuple[onnx.ValueInfoProto, ...]:
         """Graph inputs that a caller has to feed, in the graph's order."""
-        constants = {tensor.name for tensor in self.model.graph.initializer}
-        return tuple(value for value in self.model.graph.input if value.name not in constants)
+        return tuple(fed_inputs(self.model.graph))
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:
@@ -48,7 +47,7 @@ class Network:
 
     def input_shape(self, name: str) -> tuple[int, ...]:
         """The declared shape of input `name`; InputError where a dimension is left open."""
-        shape = _declared_shape(next(value for value in self.inputs if value.name == name))
+        shape = static_shape(next(value for value in self.inputs if value.name == name))
         if shape is None:
             raise InputError(
                 f"{self.name}: input '{name}' has open dimensions; fix them with --shape or --dim"
@@ -57,15 +56,7 @@ class Network:
 
     def output_shape(self, name: str) -> tuple[int, ...] | None:
         """The declared shape of output `name`, None where it is not static."""
-        return _declared_shape(next(value for value in self.model.graph.output if value.name == name))
-
-
-def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
-    kind = value.type.tensor_type
-    dims = kind.shape.dim
-    if not kind.HasField("shape") or not all(map(is_fixed, dims)):
-        return None
-    return tuple(d.dim_value for d in dims)
+        return static_shape(next(value for value in self.model.graph.output if value.name == name))
 
 
 class Runner(ABC):

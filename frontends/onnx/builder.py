@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +13,8 @@ from onnx import TensorProto
 from ...compiler.ir.graph import Node
 from ...compiler.ir.types import TensorType, dtype_of
 from ...compiler.ops.base import Decomposer, Op
-from ...compiler.ops.evaluate import evaluate
-from ...compiler.ops.fused import expression
+from ...compiler.ops.evaluate import MAX_WORK, evaluate, work
 from ...compiler.ops.quantize import of_weights
-from ...compiler.ops.recurrence import Recurrence
-from ...compiler.ops.sorting import Det
 from ...errors import ModelError
 from .small_types import stored_array
 from .tensors import checked_bytes
@@ -38,20 +33,6 @@ ASKED_BYTES, ASKED_TOTAL_BYTES = 256 << 20, 1 << 30
 """The same of those whose results must be known, and what may be held of them at once."""
 KEPT_BYTES = 256 << 20
 """Of these, what is held for later questions."""
-MAX_WORK = 1 << 35
-"""`work` of all that is evaluated in one import: about a minute."""
-
-
-@lru_cache(maxsize=1 << 12)
-def work(op: Op, inputs: tuple[TensorType | None, ...], outputs: tuple[TensorType, ...]) -> int:
-    """How many elements an operator's reference reads, combines and writes, about."""
-    types = [t for t in (*inputs, *outputs) if t is not None]
-    elements = sum(t.size for t in types)
-    if isinstance(op, (Recurrence, Det)):  # a whole matrix in each step
-        return elements * max(t.dims[-1] for t in types if t.rank)
-    if op.has("compute"):
-        elements += sum(prod(a.extent for a in st.all_axes) for st in expression(op, inputs).stages)
-    return elements
 
 
 class Mark(NamedTuple):
@@ -169,8 +150,7 @@ class GraphBuilder(Decomposer):
 
     def _affords(self, node: Node, most: int = MAX_WORK) -> bool:
         """Whether a node may be evaluated; its work is then spent."""
-        inputs = tuple(None if i is None else self.types[i] for i in node.inputs)
-        needed = work(node.op, inputs, tuple(self.types[o] for o in node.outputs))
+        needed = work(node, self.types)
         if needed > most or self._work + needed > MAX_WORK:
             return False
         self._work += needed

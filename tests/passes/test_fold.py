@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 from burnish.compiler.ops.elementwise import Binary, Unary
+from burnish.compiler.ops.matmul import Einsum
 from burnish.compiler.ops.movement import Expand, Identity, Reshape
 from burnish.graph_passes.fold import fold
 
@@ -49,6 +50,12 @@ def test_results_beyond_the_total_stay_computed(monkeypatch):
     after = fold(before)
     assert op_names(after).count("Expand") == 1
     assert_same(before, after)
+
+
+def test_what_takes_minutes_stays_computed():
+    long = np.ones(1 << 18, np.float32)
+    before = make({"x": "f32[1]"}, lambda g, x: g.one(Einsum("i,j->"), g.const(long), g.const(long)))
+    assert op_names(fold(before)) == ["Einsum"]
 
 
 def test_results_that_only_folded_operators_read_are_freed(monkeypatch):
