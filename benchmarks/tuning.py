@@ -41,6 +41,7 @@ from burnish.commands.progress import show_progress
 from burnish.compiler.kernel_task import KernelTask
 from burnish.compiler.target import host
 from burnish.errors import BurnishError, InputError, ToolError
+from burnish.graph_passes.task_flops import task_flops
 from burnish.models.convolutions import WORKLOADS
 from burnish.op_tuner.costs import made_by
 from burnish.op_tuner.course import STRATEGIES, Course, Times, begin, best_so_far, told
@@ -50,7 +51,6 @@ from burnish.op_tuner.pretrained import Samples, fit, read_samples
 from burnish.op_tuner.record import tuples
 from burnish.op_tuner.records import Records
 from burnish.op_tuner.space import Point, Space
-from burnish.pipeline import flops
 from burnish.settings import cache_dir
 from burnish.workloads import direct_convolution, matrix_product
 
@@ -313,7 +313,7 @@ def comparison(runs: Sequence[Run], strategies: Sequence[str]) -> str:
     shares: list[float] = []
     others: dict[str, list[float]] = {view: [] for view in VIEWS}
     for name in dict.fromkeys(r.workload for r in runs):
-        work = flops(workload(name))
+        work = task_flops(workload(name))
         own = {(r.strategy, r.seed): r for r in runs if r.workload == name}
         seeds = [n for n in sorted({seed for _, seed in own}) if all((s, n) in own for s in strategies)]
         if not seeds:
@@ -423,7 +423,7 @@ def draw(path: Path, runs: Sequence[Run], names: Sequence[str], title: str) -> N
     for axis in axes.flat[len(shown) :]:
         axis.set_visible(False)
     for axis, name in zip(axes.flat, shown):
-        work = flops(workload(name))
+        work = task_flops(workload(name))
         for how in dict.fromkeys(r.strategy for r in runs):
             curves = [
                 [work / t / 1e9 for t in best_so_far(r.times)]
