@@ -57,7 +57,8 @@ class Value:
 
 
 def constant(value: int | float | bool, dtype: DType) -> Value:
-    return Value(constant_text(value, dtype), dtype, 1, value)
+    held = wrapped(int(value), dtype) if dtype.is_integer else value
+    return Value(constant_text(value, dtype), dtype, 1, held)
 
 
 def constant_text(value: int | float | bool, dtype: DType) -> str:

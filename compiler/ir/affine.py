@@ -23,6 +23,7 @@ from .types import BOOL, I64
 
 Range = tuple[int, int]
 """Inclusive bounds of a value."""
+I64_LIMIT = 1 << 63
 _BIG = 1 << 66  # beyond every i64 and every difference of two
 
 
@@ -130,17 +131,28 @@ def _difference(a: Expr, b: Expr, ranges: Mapping[str, Range]) -> Range:
 
 def decide(e: Expr, ranges: Mapping[str, Range]) -> bool | None:
     """Whether a condition always or never holds; None if it depends."""
+    return _decide(e, ranges, {})
+
+
+def _decide(e: Expr, ranges: Mapping[str, Range], known: dict[int, bool | None]) -> bool | None:
+    """`known` by the identity of conditions, which may stand in many places."""
+    if id(e) not in known:
+        known[id(e)] = _decided(e, ranges, known)
+    return known[id(e)]
+
+
+def _decided(e: Expr, ranges: Mapping[str, Range], known: dict[int, bool | None]) -> bool | None:
     match e:
         case Const(value=v):
             return bool(v)
         case Binary(op="and", a=a, b=b):
-            x, y = decide(a, ranges), decide(b, ranges)
+            x, y = _decide(a, ranges, known), _decide(b, ranges, known)
             return False if x is False or y is False else True if x and y else None
         case Binary(op="or", a=a, b=b):
-            x, y = decide(a, ranges), decide(b, ranges)
+            x, y = _decide(a, ranges, known), _decide(b, ranges, known)
             return True if x or y else False if x is False and y is False else None
         case Call(op="not", args=(a,)):
-            x = decide(a, ranges)
+            x = _decide(a, ranges, known)
             return None if x is None else not x
         case Binary(op=op, a=a, b=b) if op in COMPARE and a.dtype is I64:
             lo, hi = _difference(a, b, ranges)
@@ -235,6 +247,8 @@ def _divide(op: str, a: Expr, d: int, ranges: Mapping[str, Range]) -> Expr:
     rest = Linear(form.offset % d, tuple((t, c) for t, c in form.terms if c % d))
     rest_expr = rest.expr()
     lo, hi = bounds(rest_expr, ranges)
+    if is_data(a) and not (lo >= -I64_LIMIT and hi < I64_LIMIT):  # what is left would wrap
+        return Binary(op, a, const(d))
     if lo >= 0 and hi < d:
         return whole.expr() if op == "floordiv" else rest_expr
     if rest.offset == 0 and rest.terms and op == "floordiv":
@@ -259,7 +273,7 @@ def _nested_division(rest: Linear, d: int) -> Expr | None:
             isinstance(atom, Binary)
             and atom.op == "floordiv"
             and isinstance(atom.b, Const)
-            and int(atom.b.value) > 0
+            and 0 < int(atom.b.value) * d < I64_LIMIT
         ):
             return Binary("floordiv", atom.a, const(int(atom.b.value) * d))
     return None

@@ -163,7 +163,8 @@ class _Checker:
             raise InternalError(f"buffer {st.buffer} is not defined here")
         if len(st.index) != len(buffer.shape) or any(i.dtype is not I64 for i in st.index):
             raise InternalError(f"{st.buffer} takes {len(buffer.shape)} i64 indices")
-        _check_index(buffer, st.index, scope)
+        if isinstance(st, Store):  # a prefetch may be of what is no part of it
+            _check_index(buffer, st.index, scope)
         return buffer
 
     # --- loops ----------------------------------------------------------------------------------------------

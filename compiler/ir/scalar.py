@@ -272,6 +272,7 @@ _INT_FOLD: dict[str, Callable[[int, int], int]] = {
     "min": min,
     "max": max,
 }
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 COMPARE: dict[str, Callable] = {
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
@@ -280,6 +281,11 @@ COMPARE: dict[str, Callable] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
 }
+
+
+def _wrapped(value: int) -> int:
+    """As an i64."""
+    return value if _LEAST <= value <= _MOST else (value - _LEAST) % (1 << 64) + _LEAST
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
@@ -293,7 +299,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         cy = y.value if isinstance(y, Const) else None
         if cx is not None and cy is not None:
             if op in _INT_FOLD:
-                return const(_INT_FOLD[op](int(cx), int(cy)))
+                return const(_wrapped(_INT_FOLD[op](int(cx), int(cy))))
             if op in COMPARE:
                 return const(COMPARE[op](cx, cy), BOOL)
         if cy == 0 and op in ("add", "sub"):
@@ -307,6 +313,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         if (op == "mul" and (cx == 0 or cy == 0)) or (op == "mod" and cy == 1):
             return const(0)
     elif x.dtype is BOOL and op in ("and", "or"):
+        if x is y:
+            return x
         absorbing = op == "or"
         for p, q in ((x, y), (y, x)):
             if isinstance(p, Const):

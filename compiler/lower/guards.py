@@ -130,9 +130,19 @@ def _skipping_guards(e: Expr, op: str, identity: Expr | None, seen: set[int]) ->
 
 
 def conjuncts(e: Expr) -> list[Expr]:
-    if isinstance(e, Binary) and e.op == "and":
-        return conjuncts(e.a) + conjuncts(e.b)
-    return [e]
+    """In order, each object once."""
+    found: dict[int, Expr] = {}
+    waiting, seen = [e], set[int]()
+    while waiting:
+        x = waiting.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        if isinstance(x, Binary) and x.op == "and":
+            waiting += (x.b, x.a)
+        else:
+            found[id(x)] = x
+    return list(found.values())
 
 
 def _comparison(cond: Expr, var: str) -> tuple[str, int, Expr] | None:

@@ -96,7 +96,8 @@ def tiled(subject: Subject, p: Params) -> Schedule:
     for axis in unrolled:
         sch.annotate("unroll", axis)
     if p.prefetch and reduction:
-        sch.append(f"{ACC}.update", reduction[-1], *weight_prefetches(sch, task, roles, p))
+        tile = [lp for lp in sch.nest(f"{ACC}.update").loops if lp.var in (*inner, vector)]
+        sch.append(f"{ACC}.update", reduction[-1], *weight_prefetches(sch, task, roles, p, tile))
     if p.ahead and p.block:
         step = f"{p.block[0][0]}_o"
         sch.append(f"{ACC}.update", step, *input_prefetches(sch, task, roles, p, step))

@@ -42,6 +42,7 @@ from .conv_parts import (
 CACHE = 256 * 1024  # bytes of M that costs are predicted for
 LEAST_ROWS = 8  # of a task, however large M is: the rows around them are computed twice
 PANEL = 8  # rows (tap, output channel) of a panel of weights
+MOST_TAPS = 256  # which are added up in one expression
 N, TH, R, OC, WV, PB, TO, RI = (Var(n) for n in ("n", "th", "r", "oc", "wv", "pb", "to", "pi"))
 
 
@@ -59,7 +60,8 @@ class Params:
 
 def fits(op: FusedOp, lanes: int) -> bool:
     g = convolution(op)
-    return g is not None and g.group == 1 and g.taps > 1 and g.strides == (1, 1) and flattens(op)
+    few = g is not None and 1 < g.taps <= MOST_TAPS
+    return g is not None and few and g.group == 1 and g.strides == (1, 1) and flattens(op)
 
 
 def layouts(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:

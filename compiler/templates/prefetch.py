@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product
 from operator import mul
 
@@ -12,7 +13,7 @@ from ..ir.expr import TensorExpr
 from ..ir.loops import Prefetch, Store
 from ..ir.scalar import Expr, Load, Var
 from ..kernel_task import KernelTask
-from ..schedule.nest import Nest
+from ..schedule.nest import Loop, Nest
 from ..schedule.schedule import Schedule
 from .register_tiles import ACC, Params, Roles
 
@@ -34,8 +35,11 @@ def weight_bytes(task: KernelTask, expr: TensorExpr) -> int:
     return sum(types[name].size * types[name].dtype.bytes for name in streamed)
 
 
-def weight_prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params) -> list[Prefetch]:
-    """One cache line of every column's weights, `prefetch` lines ahead."""
+def weight_prefetches(
+    sch: Schedule, task: KernelTask, roles: Roles, p: Params, tile: Sequence[Loop]
+) -> list[Prefetch]:
+    """One cache line of every column's weights, `prefetch` lines ahead; in plain layouts, whose output
+    channels are pixels, of each of those that the loops of the register tile run over."""
     store = sch.nest(f"{ACC}.update").body[0]
     assert isinstance(store, Store)
     column = f"{roles.column or roles.vector}_{'i' if roles.column else 'c'}"
@@ -45,9 +49,12 @@ def weight_prefetches(sch: Schedule, task: KernelTask, roles: Roles, p: Params) 
         if sizes.get(load.tensor, 0) * FEW < max(sizes.values(), default=0) or load.tensor not in sizes:
             continue
         line = LINE * 4 // load.dtype.bytes
-        inner = [v for v in s.variables(load.index[-1])]
-        for n in range(_columns(roles, p, task)):
-            values: dict[str, Expr] = {**{v: s.const(0) for v in inner}, column: s.const(n)}
+        line_vars = s.variables(load.index[-1])
+        tiled = [lp for lp in tile if lp.var in s.variables(load) - line_vars - {column}]
+        columns = _columns(roles, p, task) if column in s.variables(load) else 1
+        for n, *at in product(range(columns), *(range(lp.extent) for lp in tiled)):
+            values: dict[str, Expr] = {v: s.const(0) for v in line_vars} | {column: s.const(n)}
+            values |= {lp.var: s.const(i) for lp, i in zip(tiled, at)}
             index = [affine.simplify(s.substitute(e, values), {}) for e in load.index]
             index[-1] = index[-1] + p.prefetch * line
             result.append(Prefetch(load.tensor, tuple(index), _once(sch, load.tensor, task)))

@@ -28,7 +28,7 @@ def kernel(name="conv<3>", **fields):
     given = {
         "algorithm": "direct",
         "count": 2,
-        "base": 2,
+        "predicted_count": 2,
         "trials": 9,
         "configs": 100.0,
         "before": 2e-3,

@@ -87,12 +87,14 @@ def task_for(graph: Graph, algorithm: str, target: str) -> KernelTask:
 
 
 def operands(graph: Graph, task: KernelTask, x: np.ndarray) -> list[np.ndarray]:
-    """As they lie in memory, the data first."""
+    """As they lie in memory, the data first; behind its last channel stands what is finite, but no sum is."""
     lanes = task.target.lanes(4)
     packs = ALGORITHMS[task.transformed].weights(graph.nodes[0].op, lanes)
     arrays = [x, *(graph.constants[name] for name in graph.nodes[0].reads[1:])]
     packed = [packs[n](a) if n in packs else a for n, a in enumerate(arrays)]
-    return [Layout.channel_blocked(4, lanes).pack(x), *packed[1:]]
+    blocked = Layout.channel_blocked(4, lanes)
+    data = np.where(blocked.pack(np.ones_like(x)), blocked.pack(x), np.finfo(np.float32).min)
+    return [data.astype(np.float32), *packed[1:]]
 
 
 def expected(graph: Graph, algorithm: str, shape: Shape, x: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from burnish.compiler.ir.affine import bounds, decide, linear, simplify
 from burnish.compiler.ir.numpy_scalar import evaluate
 from burnish.compiler.ir.scalar import Binary, Call, Const, Expr, Select, Var
 from burnish.compiler.ir.types import BOOL, I64
+from burnish.compiler.lower.guards import conjuncts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,6 +99,30 @@ def test_only_arithmetic_on_what_is_read_wraps():
     assert bounds(s.minimum(s.maximum(x, 0), 15), {}) == (0, 15)
     assert bounds(s.maximum(x, 0) + 1, {})[0] < 0
     assert bounds(s.minimum(s.maximum(x, 0), 15) * 2 + 1, {}) == (1, 31)
+
+
+def test_a_condition_that_has_a_part_many_times():
+    e = s.lt(s.Load("x", (s.const(0),), I64), 3)
+    for _ in range(100):
+        e = Binary("and", e, e)
+    assert decide(e, {}) is None and simplify(e, {}) is not None
+    assert len(conjuncts(e)) == 1
+
+
+def test_what_wraps_is_not_taken_apart():
+    x = s.Load("x", (s.const(0),), I64)
+    bounded = s.minimum(s.maximum(x, 0), 1 << 62)
+    for e in (
+        (bounded * 2 - 4) % 3,
+        (x * x * 0 + (1 << 62)) * 4 % 3,
+        s.binary("floordiv", s.binary("floordiv", x, 1 << 62), 8),
+        s.binary("mod", s.const(1 << 62) * 4, 3),
+    ):
+        for value in (-5, 3, (1 << 62) - 1, 1 << 62):
+            tensors = {"x": np.array([value])}
+            with np.errstate(all="ignore"):
+                assert evaluate(simplify(e, {}), {}, tensors) == evaluate(e, {}, tensors)
+    assert s.const(1 << 62) * 4 == s.const(0)
 
 
 def test_split_and_fused_indices_become_simple():

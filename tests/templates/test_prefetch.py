@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from burnish.compiler.ir import loops as L
 from burnish.compiler.ir import scalar as s
+from burnish.compiler.ir.loops_verifier import verify
 from burnish.compiler.ir.types import F32, Layout, TensorType
 from burnish.compiler.kernel_task import FixedConfig, KernelTask
 from burnish.compiler.ops.conv import Conv
@@ -72,6 +73,19 @@ def test_tiles_share_the_next_columns_weights(kernel, axis):
     for group, lines in found.items():
         assert lines == set(range((group + 1) * panel, (group + 2) * panel))
     assert len(found) == -(-OUT // (columns * BLOCK))
+
+
+def test_of_plain_weights_every_channel_of_the_tile_is_prefetched():
+    expr = expression(
+        Conv((5, 4), (0, 0, 0, 0), (1, 1)), (TensorType(F32, (2, 16, 9, 9)), TensorType(F32, (24, 16, 2, 2)))
+    )
+    (_, _), (w, _) = expr.params
+    task = KernelTask("kernel", expr, (), frozenset({w}), "direct", get_target("x86-64-v3"), 1)
+    p = direct.params(task, FixedConfig({"prefetch": 64}))
+    program = direct.schedule(task, p)
+    verify(program)
+    found = [st for st in L.walk(program.body) if isinstance(st, L.Prefetch) and st.buffer == w]
+    assert len(found) == len({st.index for st in found}) > 1
 
 
 @pytest.mark.parametrize("share, once", [(0.4, False), (0.6, True)])

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from burnish.compiler.kernel_task import DefaultConfig
+from burnish.compiler.kernel_task import DefaultConfig, FixedConfig, RejectedConfig
 from burnish.compiler.target import KIB, MIB, get_target
 from burnish.compiler.templates.winograd import params
 
@@ -16,6 +16,15 @@ def test_tiles_of_a_whole_image_are_made_at_once_where_l2_holds_them_and_not_the
     task = task_for(convolution("polyphase3", Shape(1, 64, 128, 56, 56)), "polyphase3", "x86-64-v4")
     task = replace(task, target=replace(get_target("x86-64-v4"), l1=48 * KIB, l2=l2), threads=1)
     assert params(task, DefaultConfig()).fused is fused
+
+
+@pytest.mark.parametrize("algorithm", ["winograd4", "winograd2_5x5"])
+def test_no_sum_is_longer_than_its_bound_allows(algorithm):
+    """1,024 products one after the other round by more than 4e-6 of the largest output."""
+    task = task_for(convolution(algorithm, Shape(1, 1024, 16, 12, 12)), algorithm, "x86-64-v4")
+    assert params(task, FixedConfig({"depth": 512})).depth == 512
+    with pytest.raises(RejectedConfig):
+        params(task, FixedConfig({"depth": 1024}))
 
 
 def wide(shape: Shape, name: str, threads: int, l2: int):

@@ -159,6 +159,8 @@ class Builder:
         def pixel(i: int, j: int) -> Expr:
             h, w = top + i * v.stride, left + j * v.stride
             guard = s.both(s.within(h, g.height), s.within(w, g.width))
+            if g.given_channels < g.channels:  # what lies behind them is finite, but sums of it may not be
+                guard = s.both(guard, s.lt(IB * g.lanes + LANE, g.given_channels))
             return s.select(guard, Load(self.x.name, (N, IB, h, w, LANE), F32), 0.0)
 
         stores: list[Stmt] = []

@@ -33,8 +33,8 @@ VECTORS = 2  # of output channels in a panel of weights
 class Variant:
     """An algorithm: square kernels of one size and stride, on tiles of m² outputs.
 
-    `error` is a bound for any number of channels. Eight points amplify the rounding of long sums most: there
-    at most `depth` products are added up one after the other, and then their sums.
+    `error` is a bound for any number of channels. Many points amplify the rounding of long sums: there at
+    most `depth` products are added up one after the other, and then their sums.
     """
 
     name: str
@@ -63,9 +63,9 @@ VARIANTS = {  # errors: docs/performance.md
     v.name: v
     for v in (
         Variant("winograd2", 2, 3, 1, 2e-6),
-        Variant("winograd4", 4, 3, 1, 4e-6),
+        Variant("winograd4", 4, 3, 1, 4e-6, 512),
         Variant("winograd6", 6, 3, 1, 1e-5, 64),
-        Variant("winograd2_5x5", 2, 5, 1, 4e-6),
+        Variant("winograd2_5x5", 2, 5, 1, 4e-6, 512),
         Variant("winograd4_5x5", 4, 5, 1, 1e-5, 64),
         Variant("polyphase2", 2, 3, 2, 2e-6),
         Variant("polyphase3", 3, 3, 2, 2e-6),
@@ -108,8 +108,8 @@ class PointClass:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of one convolution. `channels` fill whole vectors of `lanes`, `out_channels` whole panels of
-    weights, beyond the `out_vectors` of the result.
+    """Sizes of one convolution. `channels` fill whole vectors of `lanes`, beyond the `given_channels` of the
+    image, `out_channels` whole panels of weights, beyond the `out_vectors` of the result.
     """
 
     variant: Variant
@@ -124,6 +124,7 @@ class Geometry:
     out_width: int
     pad_top: int
     pad_left: int
+    given_channels: int
 
     @property
     def tile_rows(self) -> int:
@@ -238,7 +239,7 @@ def geometry(op: FusedOp, variant: Variant, lanes: int) -> Geometry:
     panel, vectors = VECTORS * lanes, -(-out_channels // lanes)
     counts = (batch, -(-channels // lanes) * lanes, -(-out_channels // panel) * panel, vectors)
     sizes = (height, width, out_height, out_width)
-    return _geometry(variant, lanes, *counts, *sizes, node.op.pads[0], node.op.pads[1])
+    return _geometry(variant, lanes, *counts, *sizes, node.op.pads[0], node.op.pads[1], channels)
 
 
 _geometry = lru_cache(maxsize=256)(Geometry)  # a planner asks for the same sizes again and again
