@@ -16,6 +16,10 @@ from .schedule.schedule import Schedule
 from .templates.common import prepared
 from .templates.registry import template
 
+LONGEST = 5000
+"""Nodes of a value that is written out: what lowering makes of a few functions in a row shares parts, and
+would be many millions as a tree."""
+
 RUNGS = ("expression", "task", "naive", "schedule", "lower", "llvm", "assembly")
 
 
@@ -34,7 +38,7 @@ def rungs(task: KernelTask, cfg: Config, symbol: str | None = None) -> Iterator[
     program = scheduled(named, cfg)
     yield "schedule", f"scheduled loop program ({task.algorithm})", print_program(program)
     program = finished(program, task.target)
-    yield "lower", "lowered loop program", print_program(program)
+    yield "lower", "lowered loop program", print_program(program, LONGEST)
     code = generate(program, task.target)
     if task.target.gpu:
         yield "assembly", f"source in {task.target.gpu.language}", code.ir

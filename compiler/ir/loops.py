@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from . import scalar as s
 from .scalar import Expr
@@ -260,12 +261,12 @@ def substitute(body: Body, values: dict[str, Expr]) -> Body:
     return map_expressions(body, lambda e: s.substitute(e, values))
 
 
-def print_program(program: Program) -> str:
-    """`text.parse_program` reads it back."""
+def print_program(program: Program, most: int | None = None) -> str:
+    """`text.parse_program` reads it back, but not where values of more than `most` nodes are abbreviated."""
     lines = [f"program {program.name}{' gang' if program.gang else ''}"]
     for word, group in (("param", program.params), ("temp", program.temps)):
         lines += [f"  {word} {_buffer(b)}" for b in group]
-    _print(program.body, 1, lines)
+    _print(program.body, 1, lines, s.text if most is None else partial(s.abbreviated, most=most))
     return "\n".join(lines)
 
 
@@ -273,30 +274,30 @@ def _buffer(b: Buffer) -> str:
     return f"{b.name}: {b.dtype}[{', '.join(map(str, b.shape))}] {b.scope}"
 
 
-def _print(body: Body, depth: int, lines: list[str]) -> None:
+def _print(body: Body, depth: int, lines: list[str], text: Callable[[Expr], str]) -> None:
     pad = "  " * depth
     for st in body:
         match st:
             case For():
                 kind = "" if st.kind == "serial" else f" {st.kind}"
-                lines.append(f"{pad}for {st.var} in [{s.text(st.begin)}, {s.text(st.end)}){kind}:")
-                _print(st.body, depth + 1, lines)
+                lines.append(f"{pad}for {st.var} in [{text(st.begin)}, {text(st.end)}){kind}:")
+                _print(st.body, depth + 1, lines, text)
             case If():
-                lines.append(f"{pad}if {s.text(st.cond)}:")
-                _print(st.then, depth + 1, lines)
+                lines.append(f"{pad}if {text(st.cond)}:")
+                _print(st.then, depth + 1, lines, text)
                 if st.other:
                     lines.append(f"{pad}else:")
-                    _print(st.other, depth + 1, lines)
+                    _print(st.other, depth + 1, lines, text)
             case Store():
-                lines.append(f"{pad}{st.buffer}[{', '.join(map(s.text, st.index))}] = {s.text(st.value)}")
+                lines.append(f"{pad}{st.buffer}[{', '.join(map(text, st.index))}] = {text(st.value)}")
             case Alloc():
                 lines.append(f"{pad}alloc {_buffer(st.buffer)}:")
-                _print(st.body, depth + 1, lines)
+                _print(st.body, depth + 1, lines, text)
             case Barrier():
                 lines.append(f"{pad}barrier {st.scope}")
             case Prefetch():
                 once = "once " if st.once else ""
-                lines.append(f"{pad}prefetch {once}{st.buffer}[{', '.join(map(s.text, st.index))}]")
+                lines.append(f"{pad}prefetch {once}{st.buffer}[{', '.join(map(text, st.index))}]")
             case Intrinsic():
-                lines.append(f"{pad}intrinsic {st.name}({', '.join(map(s.text, st.operands))}):")
-                _print(st.body, depth + 1, lines)
+                lines.append(f"{pad}intrinsic {st.name}({', '.join(map(text, st.operands))}):")
+                _print(st.body, depth + 1, lines, text)

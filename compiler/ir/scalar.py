@@ -90,11 +90,7 @@ class Expr:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __repr__(self) -> str:
-        stack, count = [self], 0
-        while stack and count < _REPR_LIMIT:
-            stack.extend(children(stack.pop()))
-            count += 1
-        return f"<{self.dtype} expression of {sum(1 for _ in walk(self))} objects>" if stack else text(self)
+        return abbreviated(self, _REPR_LIMIT)
 
     @property
     def dtype(self) -> DType:
@@ -589,6 +585,15 @@ def text(e: Expr) -> str:
         case Cast(value=v, type=t):
             return f"cast({text(v)}, {t})"
     raise InternalError(f"not a scalar expression: {e!r}")
+
+
+def abbreviated(e: Expr, most: int) -> str:
+    """`text`, or how many objects it has, where it is more than `most` nodes as a tree."""
+    stack, count = [e], 0
+    while stack and count < most:
+        stack.extend(children(stack.pop()))
+        count += 1
+    return f"<{e.dtype} expression of {sum(1 for _ in walk(e))} objects>" if stack else text(e)
 
 
 def dtype_named(name: str) -> DType:

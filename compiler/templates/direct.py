@@ -15,6 +15,7 @@ where not).
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from ..ir import affine
 from ..ir import scalar as s
@@ -231,6 +232,11 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
     packs: list[Stage] = []
     alone, extents = len(s.loads(acc.body)) == 1, {a.name: a.extent for a in acc.all_axes}
 
+    def runs_along_a_sum(e: Load) -> bool:
+        """Whether `rows` reads vectors of it, of which each element is used once."""
+        others = prod(n for name, n in extents.items() if name not in s.variables(e))
+        return (alone or others == 1) and extents.get(_name(e.index[-1]), 0) >= lanes
+
     ranges = {a.name: (0, a.extent - 1) for a in acc.all_axes}
 
     def repack(e: Expr) -> Expr | None:
@@ -239,8 +245,8 @@ def _vectorisable(expr: TensorExpr, target: Target) -> TensorExpr | None:
         if _stride(e, dims[e.tensor], vector, lanes) in (0, 1):
             return None
         packed = _packed(e, acc, vector.name, dims[e.tensor], len(packs))
-        if packed is not None and alone and extents.get(_name(e.index[-1]), 0) >= lanes:
-            return None  # a copy of what is read once, where `rows` reads vectors
+        if packed is not None and runs_along_a_sum(e):
+            return None  # a copy would cost more than all else
         if packed is not None:
             packs.append(packed)
             return Load(packed.name, tuple(Var(a.name) for a in packed.axes), e.type)

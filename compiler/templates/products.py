@@ -47,6 +47,8 @@ def _packed_fits(op: FusedOp, lanes: int) -> bool:
     node = product(op)
     if node is None or node.inputs[1] not in op.graph.inputs:
         return False
+    if op.graph.types[node.outputs[0]].dims[-1] < 2:  # a dot product a row
+        return False
     weights = op.graph.types[node.inputs[1] or ""]
     return weights.rank == 2 and weights.dtype.bytes == 4 and weights.layout is None and weights.size > 0
 

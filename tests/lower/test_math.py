@@ -260,3 +260,12 @@ def test_nested_functions_stay_small():
     assert s.variables(after) == {"i"}
     x = np.linspace(-3, 3, 101, dtype=np.float32)
     np.testing.assert_allclose(run(after, x=x), run(before, x=x), rtol=1e-5)
+
+
+def test_what_shares_parts_is_printed_as_how_many_there_are():
+    """As a tree five exponentials in a row are 30 billion nodes."""
+    e = load("x", F32)
+    for _ in range(5):
+        e = s.call("exp", e)
+    assert "objects>" in s.abbreviated(expand_math(e), 5000)
+    assert s.abbreviated(load("x", F32) + 1.0, 5000) == s.text(load("x", F32) + 1.0)

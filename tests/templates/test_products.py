@@ -6,10 +6,11 @@ from burnish.compiler.ir.loops_interpreter import interpret
 from burnish.compiler.ir.types import F32, TensorType
 from burnish.compiler.kernel_task import FixedConfig, KernelTask
 from burnish.compiler.ops.fused import expression
-from burnish.compiler.ops.matmul import MatMul
+from burnish.compiler.ops.matmul import Einsum, MatMul
 from burnish.compiler.target import get_target
 from burnish.compiler.templates import direct
 from burnish.compiler.templates.products import packed_layout
+from burnish.compiler.templates.registry import algorithms
 
 LANES = 8
 
@@ -39,3 +40,15 @@ def test_terms_that_an_iteration_takes_together(rows, terms, together):
     exact = x.astype(np.float64) @ w
     bound = 2 * terms * np.finfo(np.float32).eps * (abs(x.astype(np.float64)) @ abs(w))
     assert (abs(y.reshape(rows, -1)[:, :columns] - exact) <= bound).all()
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes"),
+    [(MatMul(), ((64, 32), (32, 1))), (Einsum("ij,ij->i"), ((64, 32), (64, 32)))],
+    ids=["a matrix times a vector", "rows times rows"],
+)
+def test_what_is_read_once_is_not_copied(op, shapes):
+    """Across the sum's direction, before it is added up."""
+    expr = expression(op, tuple(TensorType(F32, shape) for shape in shapes))
+    task = KernelTask("kernel", expr, (), frozenset(), "", get_target("x86-64-v3"), 1)
+    assert algorithms(task)[0] == "rows"
