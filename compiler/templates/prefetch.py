@@ -53,8 +53,8 @@ def weight_prefetches(
         tiled = [lp for lp in tile if lp.var in s.variables(load) - line_vars - {column}]
         columns = _columns(roles, p, task) if column in s.variables(load) else 1
         for n, *at in product(range(columns), *(range(lp.extent) for lp in tiled)):
-            values: dict[str, Expr] = {v: s.const(0) for v in line_vars} | {column: s.const(n)}
-            values |= {lp.var: s.const(i) for lp, i in zip(tiled, at)}
+            values: dict[str, Expr] = {v: s.const(0) for v in line_vars}
+            values |= {column: s.const(n), **{lp.var: s.const(i) for lp, i in zip(tiled, at)}}
             index = [affine.simplify(s.substitute(e, values), {}) for e in load.index]
             index[-1] = index[-1] + p.prefetch * line
             result.append(Prefetch(load.tensor, tuple(index), _once(sch, load.tensor, task)))
