@@ -68,9 +68,6 @@ class _kept(Generic[T]):
         return value
 
 
-_REPR_LIMIT = 500  # nodes: written out as a tree, a graph of shared objects can be exponentially long
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Expr:
     """Base of scalar expressions. `dtype` is the element type of the value.
@@ -90,7 +87,7 @@ class Expr:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __repr__(self) -> str:
-        return abbreviated(self, _REPR_LIMIT)
+        return abbreviated(self, most=500)
 
     @property
     def dtype(self) -> DType:
@@ -268,7 +265,6 @@ _INT_FOLD: dict[str, Callable[[int, int], int]] = {
     "min": min,
     "max": max,
 }
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 COMPARE: dict[str, Callable] = {
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
@@ -281,7 +277,7 @@ COMPARE: dict[str, Callable] = {
 
 def _wrapped(value: int) -> int:
     """As an i64."""
-    return value if _LEAST <= value <= _MOST else (value - _LEAST) % (1 << 64) + _LEAST
+    return value if -(1 << 63) <= value < 1 << 63 else (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
@@ -588,7 +584,7 @@ def text(e: Expr) -> str:
 
 
 def abbreviated(e: Expr, most: int) -> str:
-    """`text`, or how many objects it has, where it is more than `most` nodes as a tree."""
+    """`text`; or how many objects share parts, where they are more than `most` nodes as a tree."""
     stack, count = [e], 0
     while stack and count < most:
         stack.extend(children(stack.pop()))

@@ -346,20 +346,20 @@ def tile_product(
     `steps_of` the depth), and `ahead` stands in each, DEPTH being its first.
     """
     steps = together or steps_of(depth)
-    acc = Buffer(f"tile_acc{rows}x{vectors}", F32, (rows, vectors, lanes), "register")
-    here = Load(acc.name, (ROW, VECTOR, LANE), F32)
+    acc = Buffer("tile_acc", F32, (rows, vectors, lanes), "register")
+    here = Load("tile_acc", (ROW, VECTOR, LANE), F32)
 
     def over(*body: Stmt) -> Stmt:
         inner = loop("vi", vectors, loop("lane", lanes, *body, kind="vector"), kind="unroll")
         return loop("ri", rows, inner, kind="unroll")
 
-    step = over(Store(acc.name, here.index, here + factor * vector))
+    step = over(Store("tile_acc", here.index, here + factor * vector))
     turn = loop("ki", steps, *substitute((step,), {"k": DEPTH * steps + Var("ki")}), kind="unroll")
     before = substitute(ahead, {"k": DEPTH * steps})
     return Alloc(
         acc,
         (
-            over(Store(acc.name, here.index, s.const(0.0, F32))),
+            over(Store("tile_acc", here.index, s.const(0.0, F32))),
             loop("k", depth // steps, turn, *before),
             over(*finish(here)),
         ),

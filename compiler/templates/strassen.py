@@ -218,12 +218,7 @@ class _Builder:
         self.tiles = -(-self.half // p.tile)
         self.most = -(-self.half // self.tiles)  # rows of one: the others have one less
         self.shared = Buffer("shared_sums", F32, (3, self.most, self.width), "scratch")
-        self.here = self.sums_of(self.most)
-
-    @staticmethod
-    def sums_of(rows: int) -> Load:
-        """Of a register tile of so many rows."""
-        return Load(f"tile_acc{rows}", (ROW, VECTOR, LANE), F32)
+        self.here = Load("tile_acc", (ROW, VECTOR, LANE), F32)
 
     def program(self) -> Program:
         g, p = self.g, self.p
@@ -301,8 +296,7 @@ class _Builder:
 
     def tile(self, rows: int, before: int) -> Stmt:
         """All that belongs to so many rows of a half, behind `before` tiles that have one more."""
-        self.here = self.sums_of(rows)
-        acc = Buffer(self.here.tensor, F32, (rows, self.vectors, self.lanes), "register")
+        acc = Buffer("tile_acc", F32, (rows, self.vectors, self.lanes), "register")
         zero, number = s.const(0.0, F32), TO + before
         pixel = TO * rows + before * (rows + 1) + ROW
         u, v, w = (Load("shared_sums", (s.const(n), ROW, VECTOR * self.lanes + LANE), F32) for n in range(3))
@@ -312,14 +306,16 @@ class _Builder:
             return loop("ri", rows, inner, kind="unroll")
 
         def begin(value: Expr) -> Stmt:
-            return over(Store(acc.name, self.here.index, value))
+            return over(Store("tile_acc", self.here.index, value))
 
         def keep(at: Load) -> Stmt:
             return over(Store("shared_sums", at.index, self.here))
 
         def multiply(product: int, factor: tuple[int, int] | int) -> Stmt:
             """Adds the product of a quarter of the data (row, column), or of a sum, by its weights."""
-            update = over(Store(acc.name, self.here.index, self.here + self.product(product, factor, pixel)))
+            update = over(
+                Store("tile_acc", self.here.index, self.here + self.product(product, factor, pixel))
+            )
             turn = loop("ki", self.p.together, update, kind="unroll")
             ahead = self.ahead(product, number) if self.p.prefetch else ()
             turns = loop("kt", self.depth // self.p.together, *ahead, turn)
