@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir.types import BOOL, I64, DType
+from ..ir.types import BOOL, I64, DType, wrapped
 
 _SCALAR_TYPES = {
     "f32": "float", "f64": "double", "f16": "i16", "bf16": "i16", "bool": "i1", "i8": "i8", "u8": "i8",
@@ -70,12 +70,6 @@ def constant_text(value: int | float | bool, dtype: DType) -> str:
         rounded = float(np.asarray(value, dtype.numpy))
         return "0x" + struct.pack(">d", rounded).hex().upper()
     return str(wrapped(int(value), dtype))
-
-
-def wrapped(value: int, dtype: DType) -> int:
-    """Modulo 2**bits."""
-    low = 1 << (dtype.bits - 1) if dtype.kind == "int" else 0
-    return (value + low) % (1 << dtype.bits) - low
 
 
 def mask_of(flags: Sequence[bool]) -> Value:

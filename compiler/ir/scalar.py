@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ...errors import InternalError
-from .types import BOOL, DTYPES, F32, I32, I64, DType
+from .types import BOOL, DTYPES, F32, I32, I64, DType, wrapped
 
 T = TypeVar("T")
 
@@ -275,11 +275,6 @@ COMPARE: dict[str, Callable] = {
 }
 
 
-def _wrapped(value: int) -> int:
-    """As an i64."""
-    return value if -(1 << 63) <= value < 1 << 63 else (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     """a op b, folding i64 constants and the neutral elements of i64 arithmetic."""
     like = a.dtype if isinstance(a, Expr) else b.dtype if isinstance(b, Expr) else I64
@@ -291,7 +286,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         cy = y.value if isinstance(y, Const) else None
         if cx is not None and cy is not None:
             if op in _INT_FOLD:
-                return const(_wrapped(_INT_FOLD[op](int(cx), int(cy))))
+                return const(wrapped(_INT_FOLD[op](int(cx), int(cy)), I64))
             if op in COMPARE:
                 return const(COMPARE[op](cx, cy), BOOL)
         if cy == 0 and op in ("add", "sub"):

@@ -98,6 +98,12 @@ def dtype_by_code(code: int) -> DType:
     return _BY_CODE[code]
 
 
+def wrapped(value: int, dtype: DType) -> int:
+    """Modulo 2**bits."""
+    low = 1 << (dtype.bits - 1) if dtype.kind == "int" else 0
+    return (value + low) % (1 << dtype.bits) - low
+
+
 @dataclass(frozen=True)
 class Layout:
     """The order of a tensor's axes in memory, outermost first, then blocks of some axes, innermost last.
