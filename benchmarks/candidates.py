@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import random
+import statistics
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -290,8 +291,8 @@ def measure_all(folder: Path, path: Path) -> int:
         shares.append(min(m.seconds for m in found) / found[0].seconds)
         default = f"default {found[0].seconds * 1e6:.2f} µs"
         print(f"{place}: {default}, fastest {shares[-1]:.2f} of it", flush=True)
-    mean = np.exp(np.mean(np.log(shares or [1.0])))
-    print(f"{len(shares)} tasks measured: the fastest take {mean:.3f} of the defaults")
+    mean = f": the fastest take {statistics.geometric_mean(shares):.3f} of the defaults" if shares else ""
+    print(f"{len(shares)} tasks measured{mean}")
     return int(failed > 0)
 
 

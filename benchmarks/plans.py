@@ -26,6 +26,7 @@ from burnish.compiler.target import host
 from burnish.frontends.onnx.importer import import_onnx
 from burnish.graph_passes.footprint import evicting_bytes
 from burnish.graph_passes.plan_layout import MODES, LayoutPlan, PlanOptions, plan_layout
+from burnish.graph_passes.task_cost import TaskCost
 from burnish.models import zoo
 from burnish.module import Module
 from burnish.op_tuner.records import default_path, tuned_configs
@@ -81,7 +82,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("networks", nargs="*", default=NETWORKS)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, choices=range(1, 100), metavar="N", default=7)
     parser.add_argument("--records", type=Path, help="where measurements are kept (default: the user's own)")
     parser.add_argument("--no-measure", action="store_true", help="plans from predictions only")
     return parser.parse_args(arguments)
@@ -100,6 +101,8 @@ def compile_plans(name: str, options: argparse.Namespace) -> list[Planned]:
             known = {"records": options.records, "progress": progress}
             ask = pipeline.measured_cost if measure else pipeline.predict
             cost = ask(graph, target, options.threads, PlanOptions(), **(known if measure else {}))
+            refuted = isinstance(cost, TaskCost) and cost.given_up  # by the network: these are predictions
+            label = f"{costs}, given up" if refuted else costs
             for mode in MODES:
                 start = time.perf_counter()
                 plan = plan_layout(graph, target.lanes(4), cost, PlanOptions(mode))
@@ -111,7 +114,7 @@ def compile_plans(name: str, options: argparse.Namespace) -> list[Planned]:
                     same[key] = pipeline.compile(
                         model, threads=options.threads, plan=mode, pick_config=configs, **given
                     )
-                found.append(Planned(costs, mode, plan, planning, same[key], []))
+                found.append(Planned(label, mode, plan, planning, same[key], []))
     return found
 
 

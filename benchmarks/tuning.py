@@ -240,6 +240,13 @@ def compare(
         run_courses(name, task, courses, options.trials, measuring, finished, progress)
 
 
+def require_sources(options: argparse.Namespace, told: Times) -> None:
+    """InputError, before hours of measuring, where transfer would have nothing to learn from."""
+    lacking = [n for n in SOURCES if n not in options.workloads and not told.of(workload(n))]
+    if lacking:
+        raise InputError(f"transfer needs measurements of {', '.join(lacking)}; or --no-transfer")
+
+
 def seeds_of(name: str, strategy: str) -> int:
     return max(SEEDS.values()) if strategy == "random" else SEEDS.get(name, 1)
 
@@ -254,9 +261,6 @@ def transfer(
 ) -> None:
     """What was measured of the sources trains a model, as one that ships is trained, that the targets'
     searches begin with."""
-    lacking = [name for name in SOURCES if not measuring.told.of(workload(name))]
-    if lacking:
-        raise InputError(f"transfer needs measurements of {', '.join(lacking)}; or --no-transfer")
     taught = sum(len(measuring.told.of(workload(name))) for name in SOURCES)
     samples: list[Samples] = []
     priors: dict[int, CostModel] = {}
@@ -488,6 +492,8 @@ def main(arguments: Sequence[str], **how: Any) -> int:
         files = (options.records, options.records.with_suffix(".again.jsonl"))
         both = Measuring(*(Times(Records(file, shipped=False), **how) for file in files))
         try:
+            if not options.no_transfer:
+                require_sources(options, both.told)
             with show_progress() as progress:
                 compare(options, both, finished, progress)
                 if not options.no_transfer:

@@ -1,8 +1,8 @@
 """`burnish bench`: one process, interleaved rounds, same inputs, threads and precision for every contestant.
 
 For each network and number of threads, every contestant loads the network, shows that its outputs are
-right, and is then timed in rounds: each round has fresh inputs, starts one contestant further along, and
-runs each for long enough to be measured. Libraries let idle threads spin for a while in the hope of more
+right, and is then timed in rounds: each round has fresh inputs and an order of its own, and runs each
+contestant for long enough to be measured. Libraries let idle threads spin for a while in the hope of more
 work: before each measurement the process waits until its threads have gone to sleep, so that nobody
 competes with another's spinning, while within its own turn each keeps its default behaviour. Where there is
 a thread for each core, and the host of a virtual machine lets two share one for a while (`own_cores`), that
@@ -16,8 +16,9 @@ from __future__ import annotations
 import datetime
 import functools
 import os
+import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,7 +32,7 @@ from .cuda_machine import CudaMachine
 from .flops import nominal_flops
 from .intervals import Interval, median_interval
 from .machine import Limits, Machine, describe_machine, measure_limits
-from .outputs import defined_outputs, least_tolerance, reason_of, reference_outputs, relative_error, wrong
+from .outputs import defined_outputs, judged_error, least_tolerance, reason_of, reference_outputs, wrong
 from .peers import Network, Peer, Runner
 from .peers.base import PRECISION_TOLERANCE
 from .report import threads_text
@@ -106,6 +107,7 @@ class BenchResult:
     versions: dict[str, str] = field(default_factory=dict)  # of the contestants
     device: CudaMachine | None = None
     on_cpu: bool = True  # where the subjects run
+    complete: bool = True  # not so while there is more to compare
 
     def share_of_peak(self, group: Group, row: Row) -> float | None:
         """Of the measured peak in its precision, with as many threads; None where that is not known."""
@@ -159,7 +161,7 @@ def bench(
     machine = describe_machine()
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
-    def found() -> BenchResult:
+    def found(complete: bool) -> BenchResult:
         return BenchResult(
             date=date,
             machine=machine,
@@ -168,6 +170,7 @@ def bench(
             seed=seed,
             load=load,
             groups=tuple(groups),
+            complete=complete,
             versions=versions,
             device=device,
             on_cpu=on_cpu,
@@ -187,11 +190,11 @@ def bench(
                 missing=missing,
             )
             groups.append((compare or Session.compare)(session, contestants, versions))
-            keep(found())
+            keep(found(complete=False))
     if device is None:
         progress("measuring this machine's peak again")
         limits = _best(limits, measure_limits(threads))
-    return found()
+    return found(complete=True)
 
 
 def _best(first: Limits, second: Limits) -> Limits:
@@ -275,9 +278,10 @@ class Session:
             self._prepare(entry, inputs, expected, judge)
             settle()
             cores.look()
+        orders = in_turns(len(entries), self.seed)
         for index in range(0 if self.missing else self.rounds):
             self.progress(f"{title}: round {index + 1} of {self.rounds}")
-            self._round(entries, index, cores)
+            self._round([entries[n] for n in next(orders)], index, cores)
         for entry in entries:
             entry.close()
         rows, fastest = _with_speeds([entry.row for entry in entries])
@@ -317,13 +321,10 @@ class Session:
             if expected is not None:
                 least = least_tolerance(self.network.model)
                 limit = max(entry.peer.tolerance, least)
-                exact = entry.peer.precision == "f32" and not least  # indices follow what was rounded
-                error = relative_error(found, expected, exact)
-                if not error <= limit and entry.peer.precision == "f32":
-                    defined = judge()
-                    self.begins(entry.peer.name)
-                    by_definition = error if defined is None else relative_error(found, defined, exact)
-                    error = by_definition if by_definition <= limit else error
+                strict = entry.peer.precision == "f32"
+                exact = strict and not least  # indices follow what was rounded
+                error = judged_error(found, expected, limit, exact, judge if strict else lambda: None)
+                self.begins(entry.peer.name)
                 entry.row = replace(entry.row, error=error)
                 if not error <= limit:
                     return entry.fail(wrong(found, expected, error, limit))
@@ -341,8 +342,7 @@ class Session:
 
     def _round(self, entries: Sequence[_Entry], index: int, cores: OwnCores) -> None:
         inputs = random_inputs(self.network.model, self.seed + 1 + index)
-        start = index % max(1, len(entries))
-        for entry in (*entries[start:], *entries[:start]):
+        for entry in entries:
             if entry.runner is None:
                 continue
             self.begins(entry.peer.name)
@@ -361,6 +361,19 @@ Compare = Callable[[Session, Sequence[Peer], Mapping[str, str]], Group]
 def place(threads: int) -> str:
     """Threads in words; 0 is a GPU."""
     return threads_text(threads) if threads else "GPU"
+
+
+def in_turns(count: int, seed: int) -> Iterator[Sequence[int]]:
+    """Orders of `count` contestants, round by round: by chance, so that none always comes behind the same
+    one and what that leaves in caches and clocks; none follows itself."""
+    chance, order = random.Random(seed), list(range(count))
+    while True:
+        last = order[-1:]
+        chance.shuffle(order)
+        if order[:1] == last and count > 1:
+            other = chance.randrange(1, count)
+            order[0], order[other] = order[other], order[0]
+        yield tuple(order)
 
 
 def settle(longest: float = 2.0) -> None:

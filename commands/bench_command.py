@@ -3,6 +3,7 @@ board, bench_counts.py counts instructions and bench_counts_report.py prints."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,6 @@ from ..tuning import simulates
 from . import bench_counts_report, bench_report, peers
 from .bench import BenchResult, bench
 from .bench_apart import compare_apart
-from .bench_counts import CountResult
 from .bench_counts import count as count_instructions
 from .cuda_machine import CudaMachine, measure_cuda
 from .files import check_different, check_writable, write_file
@@ -68,7 +68,7 @@ Networks = Sequence[tuple[str, onnx.ModelProto]]
     metavar="N,…",
     help="Inputs in one run, for networks of the zoo. Files have --dim and --shape.",
 )
-@thread_counts("Numbers of threads, a table each; on GPUs and under an emulator one.")
+@thread_counts("Numbers of threads, a table each; for CUDA targets and under an emulator one.")
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Interleaved rounds."
 )
@@ -153,12 +153,16 @@ def command(
     own = partial(compile_model, target=target, cache=cache)
     if against is None:
         against = "onnxruntime" if emulated else "torch" if machine.cuda else ",".join(peers.DEFAULT)
-    names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
+    names = _names(against)
     reports: Any = bench_counts_report if emulated else bench_report
     result: Any
     if emulated:
-        others = peers.find_emulated(names, peers.System.find(root, machine), tflite) if names else []
-        result = _counted(networks, own, others, machine, rounds=rounds, records=records, seed=seed)
+        emulated_peers = _emulated_subjects(own, records)
+        if names or tflite:
+            emulated_peers += peers.find_emulated(names, peers.System.find(root, machine), tflite)
+        how = {"runs": rounds, "seed": seed, "keep": partial(files.write, reports, so_far=True)}
+        with _status() as (progress, _):
+            result = count_instructions(networks, emulated_peers, machine, progress=progress, **how)
     else:
         threads = (1,) if machine.cuda else threads
         ahead = _Ahead(own, machine, threads, precisions, tuning=tuning, measure=measure, records=records)
@@ -280,25 +284,21 @@ class _Ahead:
             self.took[precision] |= {(name, n): took for n in (self.threads if alike else (count,))}
 
 
-def _counted(
-    networks: Networks,
-    own: Callable[..., Module],
-    others: Sequence[peers.EmulatedPeer],
-    machine: Target,
-    *,
-    rounds: int,
-    records: Path | None,
-    seed: int,
-) -> CountResult:
-    """What this compiler's modules and `others` execute under an emulator."""
-    subjects = [peers.EmulatedBurnish(own)]
+def _names(against: str) -> list[str]:
+    """Of peers. InputError for "none" beside others."""
+    names = [name.strip() for name in against.split(",") if name.strip()]
+    if "none" in names and len(names) > 1:
+        raise InputError(f"--against {against}: give none alone, or other libraries")
+    return [name for name in names if name != "none"]
+
+
+def _emulated_subjects(own: Callable[..., Module], records: Path | None) -> list[peers.EmulatedPeer]:
+    """As `_subjects`, under an emulator."""
+    subjects: list[peers.EmulatedPeer] = [peers.EmulatedBurnish(own)]
     if records is not None:
         tuned = partial(own, records=records_path(records, False))
         subjects.append(peers.EmulatedBurnish(tuned, name="burnish-tuned"))
-    with _status() as (progress, _):
-        return count_instructions(
-            networks, [*subjects, *others], machine, runs=rounds, seed=seed, progress=progress
-        )
+    return subjects
 
 
 def _subjects(ahead: _Ahead, precision: str) -> list[peers.Peer]:
@@ -383,14 +383,15 @@ def _limits(gpu: CudaDevice) -> CudaMachine:
 
 @contextmanager
 def _status() -> Iterator[tuple[Callable[[str], None], Status]]:
-    """Where what happens next is told: in a line that changes, on a terminal; and that line."""
+    """Where what happens next is told: in a line that changes, on a terminal; and that line. It is drawn
+    seldom: contestants run meanwhile."""
     console = Console(stderr=True, markup=False, emoji=False)
-    with console.status("starting") as status:
+    with console.status("starting", refresh_per_second=1) as status:
 
         def progress(message: str) -> None:
             if console.is_terminal:
                 status.update(message)
-            elif "round" not in message:
+            elif not re.search(r": round \d+ of \d+$", message):
                 say(console, message)
 
         yield progress, status

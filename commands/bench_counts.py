@@ -9,24 +9,27 @@ at once.
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 
 from ..compiler.target import Target
 from ..models.zoo import random_inputs
+from ..op_tuner.child import ChildEnded, answer_of
 from ..op_tuner.simulated import Emulation
 from .flops import nominal_flops
-from .outputs import least_tolerance, reason_of, reference_outputs, relative_error, wrong
+from .outputs import defined_outputs, judged_error, least_tolerance, reason_of, reference_outputs, wrong
 from .peers import EmulatedPeer, Network
+from .peers.base import Arrays
 
 ENOUGH = 2e9
-"""FLOP in the runs of a peer: starting Python differs by some million instructions between two processes."""
+"""FLOP in the runs of a peer, or instructions where there are none: starting Python differs by some million
+instructions between two processes."""
 MOST = 10_000
 """Runs of a peer: more runs of smaller models are calls above all, and those of Python are slow there."""
 KINDS = ("instructions", "fmla", "arithmetic", "vector_loads", "vector_stores")
@@ -57,7 +60,7 @@ class CountRow:
 @dataclass(frozen=True)
 class CountGroup:
     network: str
-    checked: bool  # against onnxruntime, here
+    checked: bool  # against onnxruntime, here, or the operators' definitions where it fails
     rows: tuple[CountRow, ...]
 
     @property
@@ -82,6 +85,7 @@ class CountResult:
     runs: int  # at least
     seed: int
     groups: tuple[CountGroup, ...] = ()
+    complete: bool = True  # not so while there is more to count
 
 
 def count(
@@ -92,38 +96,61 @@ def count(
     runs: int = 7,
     seed: int = 0,
     progress: Callable[[str], None] = lambda message: None,
+    keep: Callable[[CountResult], None] = lambda found: None,
 ) -> CountResult:
     """Count what `contestants` execute for each model. One that fails or is wrong is a row that says so.
 
     runs  the least number after the first one; small models take as many as make ENOUGH work together
+    keep  is called behind each model, with what there is so far
 
     ToolError where there is no emulator that counts.
     """
-    groups = []
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     with tempfile.TemporaryDirectory(prefix="burnish-") as name:
         emulation = Emulation(target, Path(name), caches=False)
+        result = CountResult(
+            date=date, target=target.name, emulator=emulation.version(), runs=runs, seed=seed, complete=False
+        )
         for title, model in models:
-            network = Network(title, model)
-            inputs = random_inputs(model, seed)
-            expected = reference_outputs(network, inputs)
-            enough = math.ceil(ENOUGH / (nominal_flops(model, inputs) or ENOUGH))
-            rows, more = [], max(runs, min(enough, MOST))
-            for peer in contestants:
-                progress(f"{title}: counting {peer.name}")
-                rows.append(_count(peer, network, inputs, expected, emulation, more))
-            groups.append(CountGroup(title, expected is not None, tuple(rows)))
-        emulator = emulation.version()
-    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    return CountResult(
-        date=date, target=target.name, emulator=emulator, runs=runs, seed=seed, groups=tuple(groups)
-    )
+            group = _group(Network(title, model), contestants, emulation, runs, seed, progress)
+            result = replace(result, groups=(*result.groups, group))
+            keep(result)
+    return replace(result, complete=True)
+
+
+def _group(
+    network: Network,
+    contestants: Sequence[EmulatedPeer],
+    emulation: Emulation,
+    runs: int,
+    seed: int,
+    progress: Callable[[str], None],
+) -> CountGroup:
+    inputs = random_inputs(network.model, seed)
+    judge = functools.cache(lambda: defined_outputs(network, inputs))
+    try:
+        expected: Arrays | None = answer_of(lambda tell: reference_outputs(network, inputs))
+    except ChildEnded:  # onnxruntime may crash
+        expected = None
+    if expected is None:
+        expected = judge()
+    work: float | None = nominal_flops(network.model, inputs)
+    rows: list[CountRow] = []
+    for peer in contestants:
+        progress(f"{network.name}: counting {peer.name}")
+        enough = math.ceil(ENOUGH / (work or ENOUGH))
+        more = max(runs, min(enough, MOST))
+        rows.append(_count(peer, network, inputs, expected, judge, emulation, more))
+        work = work or rows[-1].instructions  # the first one is Burnish's, in C
+    return CountGroup(network.name, expected is not None, tuple(rows))
 
 
 def _count(
     peer: EmulatedPeer,
     network: Network,
-    inputs: Mapping[str, np.ndarray],
-    expected: Mapping[str, np.ndarray] | None,
+    inputs: Arrays,
+    expected: Arrays | None,
+    judge: Callable[[], Arrays | None],
     emulation: Emulation,
     runs: int,
 ) -> CountRow:
@@ -136,12 +163,15 @@ def _count(
             found = program.outputs()
             row = replace(row, algorithm=program.algorithm())
         if expected is not None:
-            error = relative_error(found, expected)
+            least = least_tolerance(network.model)
+            limit = max(peer.tolerance, least)
+            error = judged_error(found, expected, limit, not least, judge)
             row = replace(row, error=error)
-            limit = max(peer.tolerance, least_tolerance(network.model))
             if not error <= limit:
                 return replace(row, reason=wrong(found, expected, error, limit))
     except Exception as error:  # whatever another library's way here raises is a row, not the end
         return replace(row, reason=reason_of(error))
     counts = {kind: (more[kind] - one[kind]) / runs for kind in KINDS}
+    if counts["instructions"] <= 0:
+        return replace(row, reason=f"{runs} runs are too few to tell from a process's start")
     return replace(row, counts=counts, process=one["instructions"])

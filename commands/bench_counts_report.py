@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from .bench_counts import KINDS, CountGroup, CountResult, CountRow
-from .bench_report import TIE
+from .bench_report import INCOMPLETE, TIE
 from .report import Report, Section
 
 FORMAT = "burnish-counts-1"
@@ -41,6 +41,7 @@ def header(result: CountResult) -> list[str]:
     versions = {row.contestant: row.version for g in result.groups for row in g.rows if row.version}
     return [
         f"{result.date}, {result.emulator}, seed {result.seed}",
+        *([] if result.complete else [INCOMPLETE]),
         f"EMULATED {result.target}, 1 thread: instructions, no times; of one run, the mean of at least "
         f"{result.runs} after a first one, without a process's start",
         ", ".join(f"{name} {version}" for name, version in versions.items()),

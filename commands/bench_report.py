@@ -16,6 +16,9 @@ FORMAT = "burnish-bench-1"
 # Gaps below this are ties: two runs of one binary differ by as much.
 TIE = 0.03
 
+SURE = 0.9
+"""Probability of an interval from which on it tells who is faster: that of five rounds is 0.94."""
+INCOMPLETE = "INCOMPLETE: ended before everything was compared"
 BUSY = 0.3  # load average per core from which on the report warns
 _NUMBERS = ("ms (interval)", "GFLOP/s (of peak)", "speed (interval)", "load s")
 _COLUMNS = ("", "precision", *_NUMBERS, "algorithm", "")
@@ -29,6 +32,7 @@ def to_json(result: BenchResult) -> str:
     document = {
         "format": FORMAT,
         "date": result.date,
+        "complete": result.complete,
         "load": result.load,
         "rounds": result.rounds,
         "seed": result.seed,
@@ -58,6 +62,7 @@ def header(result: BenchResult) -> list[str]:
     busy = result.load > BUSY * result.machine.cores
     return [
         f"{result.date}, {result.rounds} interleaved rounds, seed {result.seed}",
+        *([] if result.complete else [INCOMPLETE]),
         *(
             [f"BUSY: a load of {result.load:.1f} at the start; other work disturbs these times"]
             if busy
@@ -113,7 +118,8 @@ def summary(result: BenchResult) -> list[str]:
         lines.append(
             f"ms: one inference, median over rounds; intervals hold the true median with {coverage:.0%} "
             f"certainty; speed: {rival} / own, paired in each round; "
-            "GFLOP/s counts nominal operations"
+            "GFLOP/s counts nominal operations; load: until the first outputs, for which burnish compiles "
+            "what its cache does not hold"
         )
     subjects = list(
         dict.fromkeys(row.contestant for group in result.groups for row in group.rows if row.subject)
@@ -149,7 +155,8 @@ def verdict(row: Row) -> str:
         return "failed" if row.failed else "absent"
     if row.speed is None:
         return "alone"
-    if abs(row.speed.middle - 1) < TIE or row.speed.low <= 1 <= row.speed.high:
+    unsure = row.speed.low <= 1 <= row.speed.high or row.speed.coverage < SURE
+    if unsure or abs(row.speed.middle - 1) < TIE:
         return "tie"
     return "faster" if row.speed.middle > 1 else "slower"
 

@@ -8,12 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from .outputs import relative_error
+from .outputs import DTYPE_TOLERANCE, relative_error
 from .peers.base import PRECISION_TOLERANCE
-
-DTYPE_TOLERANCE = {"float32": PRECISION_TOLERANCE["f32"], "float64": 1e-9, "float16": 1e-2, "bfloat16": 5e-2}
-"""Largest right difference, relative to a tensor's largest absolute value. Others round narrow floats after
-every operator, Burnish after every fused one. Integers and bools must be equal."""
 
 
 @dataclass(frozen=True)

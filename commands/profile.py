@@ -86,8 +86,8 @@ def command(source, trace, sort, offline, root, shapes, dims, values, target, ca
     """
     console = console_of(WIDTH)
     if offline:
-        if trace or sort == "time":
-            raise InputError("--offline has no times: leave out --trace and --sort")
+        if trace or threads or sort == "time":
+            raise InputError("--offline has no times: leave out --trace, --threads and --sort")
         found = find_source(source, dims, only_model=True, values=values)
         counted = profile_offline(found, offline, root, target, shapes, dims, cache)
         console.print(offline_table(counted), soft_wrap=True)

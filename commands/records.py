@@ -96,6 +96,7 @@ def export(output, target, records):
 def import_file(source, records):
     """Add the measurements of SOURCE to the user's own."""
     into = records or default_path()
+    check_writable(into, (".jsonl",))
     click.echo(f"{into}: {merge(into, [source])} added")
 
 

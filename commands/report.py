@@ -92,12 +92,18 @@ class Report:
 
     def to_markdown(self) -> str:
         """The same for a page of documentation."""
-        lines = [*(f"- {line}" for line in self.header), ""]
+        lines = [*(f"- {as_text(line)}" for line in self.header), ""]
         rule = "|" + "|".join(" ---: " if c in self.numbers else " --- " for c in self.columns) + "|"
         for section in self.sections:
-            lines += [f"**{section.title}**", "", f"| {' | '.join(self.columns)} |", rule]
+            lines += [f"**{as_text(section.title)}**", "", f"| {' | '.join(self.columns)} |", rule]
             for row, _ in section.rows:
-                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+                lines.append("| " + " | ".join(as_text(cell) for cell in row) + " |")
             lines.append("")
-        lines += [f"- {line}" for line in self.summary]
+        lines += [f"- {as_text(line)}" for line in self.summary]
         return "\n".join(lines) + "\n"
+
+
+def as_text(said: str) -> str:
+    """In a line of Markdown, where no name or message may be HTML or end a cell."""
+    said = " ".join(said.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return said.replace("|", "\\|")

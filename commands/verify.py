@@ -122,10 +122,9 @@ def _check_module(
     if origin is not None:
         _check_origin(found, module, origin, shapes, dims)
     feeds = random_feeds(origin or found, module.inputs, seed)
-    judge = None
+    expected, judge = None, None
     if origin is None:
         click.echo("digest right; outputs are compared among numbers of threads only: give --model MODEL")
-        expected: Arrays = module.run(feeds, threads[0])
     else:
         oracles = choose_oracles(against, shapes, {})
         expected, judge = _asked(oracles, origin.read(), feeds)
@@ -204,17 +203,21 @@ def _check_model(
 def check_threads(
     module: Module,
     feeds: Arrays,
-    expected: Arrays,
+    expected: Arrays | None,
     threads: Sequence[int],
     precision: str,
     least: float = 0.0,
     judge: Judge | None = None,
 ) -> list[Check]:
-    """`least`: as of `compare`; `judge`: as of `judged`."""
+    """`expected`: if None, what the first number of threads gives; `least`: as of `compare`; `judge`: as of
+    `judged`."""
     checks = []
-    results = []
+    results: list[Arrays] = []
     for count in threads:
         results.append(module.run(feeds, count))
+        if expected is None:
+            expected = results[0]
+            continue
         label = threads_text(count)
         found = [
             compare(name, label, results[-1][name], array, precision, least)

@@ -127,7 +127,8 @@ import sys, numpy, onnxruntime
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = options.inter_op_num_threads = 1
 session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-feeds = dict(numpy.load(sys.argv[2]))
+names, *arrays = numpy.load(sys.argv[2]).values()
+feeds = dict(zip(names.tolist(), arrays))
 for _ in range(int(sys.argv[4])):
     outputs = session.run(None, feeds)
 numpy.savez(sys.argv[3], *outputs)
@@ -154,9 +155,9 @@ import sys, numpy
 from ai_edge_litert.interpreter import Interpreter
 interpreter = Interpreter(model_path=sys.argv[1], num_threads=1)
 interpreter.allocate_tensors()
-feeds = numpy.load(sys.argv[2])
-for detail, name in zip(interpreter.get_input_details(), feeds.files):
-    interpreter.set_tensor(detail["index"], feeds[name])
+_, *arrays = numpy.load(sys.argv[2]).values()
+for detail, array in zip(interpreter.get_input_details(), arrays):
+    interpreter.set_tensor(detail["index"], array.astype(detail["dtype"], copy=False))
 for _ in range(int(sys.argv[4])):
     interpreter.invoke()
 numpy.savez(sys.argv[3], *(interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()))
@@ -208,7 +209,7 @@ def _python_program(
 ) -> EmulatedProgram:
     script, given, made = (folder / name for name in ("peer.py", "inputs.npz", "outputs.npz"))
     script.write_text(source)
-    np.savez(given, allow_pickle=False, **inputs)
+    np.savez(given, np.array([*inputs], str), *inputs.values())
 
     def outputs() -> dict[str, np.ndarray]:
         with np.load(made) as arrays:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from google.protobuf.message import Error as MessageError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ...errors import InputError, ModelError, UnsupportedError
-from .external_data import open_regular, read_external
+from .external_data import ModelFolder, open_regular, read_external
 from .interface import domain_of
 from .small_types import stored_bytes
 
@@ -32,7 +33,7 @@ class Model:
 
     proto: ModelProto
     skeleton: ModelProto
-    folder: Path | None
+    folder: ModelFolder | None
     opsets: dict[str, int]
 
 
@@ -45,20 +46,20 @@ def read_model(source: str | Path | bytes | ModelProto) -> Model:
     opsets = opset_imports(proto.opset_import, "the model")
     skeleton = _skeleton(proto)
     for nodes in (skeleton.graph.node, *(f.node for f in skeleton.functions)):
-        _inline_external(nodes, folder)
+        inline_external(nodes, folder)
     _check_operators(skeleton, opsets)
     _run_checker(_for_checker(skeleton, opsets.get("", NEWEST_OPSET)))
     return Model(proto, skeleton, folder, opsets)
 
 
-def _parse(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | None]:
+def _parse(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, ModelFolder | None]:
     if isinstance(source, ModelProto):
         return source, None
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _decode(bytes(source), "the given bytes"), None
-    if not isinstance(source, (str, Path)):
+    if not isinstance(source, (str, os.PathLike)):
         raise InputError(f"a model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}")
-    path = Path(source)
+    path = Path(os.fsdecode(source))
     try:
         with open_regular(path) as file:
             data = file.read()
@@ -66,7 +67,7 @@ def _parse(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | 
         raise InputError(f"cannot read the model {str(path)!r}: {error.strerror or error}") from None
     except ValueError as error:
         raise InputError(f"cannot read the model {str(path)!r}: {error}") from None
-    return _decode(data, repr(str(path))), path.parent
+    return _decode(data, repr(str(path))), ModelFolder.of(path)
 
 
 def _decode(data: bytes, what: str) -> ModelProto:
@@ -119,7 +120,7 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from a.graphs
 
 
-def _all_nodes(model: ModelProto) -> Iterator[tuple[NodeProto, FunctionProto | None, int]]:
+def all_nodes(model: ModelProto) -> Iterator[tuple[NodeProto, FunctionProto | None, int]]:
     """Every node with the function that it stands in and the depth of its graph."""
     for owner in (None, *model.functions):
         stack = [(node, 0) for node in (model.graph if owner is None else owner).node]
@@ -130,7 +131,7 @@ def _all_nodes(model: ModelProto) -> Iterator[tuple[NodeProto, FunctionProto | N
 
 
 def _check_depth(model: ModelProto) -> None:
-    for node, _, depth in _all_nodes(model):
+    for node, _, depth in all_nodes(model):
         if depth > MAX_DEPTH:
             raise ModelError(f"{node_label(node)}: graphs are nested deeper than {MAX_DEPTH}")
 
@@ -173,25 +174,28 @@ def _complete_types(graph: GraphProto) -> None:
             _complete_types(inner)
 
 
-def _inline_external(nodes: Iterable[NodeProto], folder: Path | None) -> None:
-    """Reads external data of tensors in attributes and nested graphs into the (copied) nodes."""
+def inline_external(nodes: Iterable[NodeProto], folder: ModelFolder | None) -> None:
+    """Reads external data of tensors in attributes and nested graphs into the nodes."""
     for node in nodes:
         for a in node.attribute:
             inner = [g.initializer for g in ((a.g,) if a.HasField("g") else ()) + tuple(a.graphs)]
             for t in (*((a.t,) if a.HasField("t") else ()), *a.tensors, *(t for ts in inner for t in ts)):
-                if t.data_location == TensorProto.EXTERNAL:
-                    what = f"{node_label(node)}: tensor {t.name!r}"
-                    t.raw_data = read_external(t, folder, stored_bytes(t, what), what)
-                    t.ClearField("external_data")
-                    t.data_location = TensorProto.DEFAULT
+                inline_tensor(t, folder, f"{node_label(node)}: tensor {t.name!r}")
         for g in subgraphs(node):
-            _inline_external(g.node, folder)
+            inline_external(g.node, folder)
+
+
+def inline_tensor(tensor: TensorProto, folder: ModelFolder | None, what: str) -> None:
+    if tensor.data_location == TensorProto.EXTERNAL:
+        tensor.raw_data = read_external(tensor, folder, stored_bytes(tensor, what), what)
+        tensor.ClearField("external_data")
+        tensor.data_location = TensorProto.DEFAULT
 
 
 def _check_operators(model: ModelProto, opsets: dict[str, int]) -> None:
     """UnsupportedError for an operator of ONNX's own domain that neither ONNX nor the model defines."""
     own = {(f.domain, f.name) for f in model.functions}
-    for node, owner, _ in _all_nodes(model):
+    for node, owner, _ in all_nodes(model):
         if domain_of(node) or (node.domain, node.op_type) in own:
             continue
         version = (opset_imports(owner.opset_import, f"function {owner.name!r}") if owner else opsets).get("")
@@ -219,7 +223,7 @@ def _for_checker(model: ModelProto, opset: int) -> ModelProto:
     copy = ModelProto()
     copy.CopyFrom(model)
     _complete_types(copy.graph)
-    for node, owner, _ in _all_nodes(copy):
+    for node, owner, _ in all_nodes(copy):
         refused = node.op_type in ADDED or (node.op_type == "GroupNormalization" and opset < 21 and not owner)
         if not domain_of(node) and refused:
             node.domain = "burnish.unchecked"

@@ -3,13 +3,15 @@
 import itertools
 import json
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx
 import pytest
 from burnish.commands import bench as engine
 from burnish.commands import bench_report
-from burnish.commands.bench import bench, settle
+from burnish.commands.bench import bench, in_turns, settle
 from burnish.commands.outputs import relative_error
 from burnish.commands.peers import OnnxRuntime, Peer, Runner
 from burnish.commands.peers.base import TuningTime
@@ -212,15 +214,37 @@ def test_failures_are_rows_and_the_others_go_on():
     assert "absent" not in result.versions and result.versions["works"] == "1.2.3"
 
 
-def test_every_round_has_fresh_inputs_and_another_first():
+def test_every_round_has_fresh_inputs_and_an_order():
     log: list[tuple[str, float]] = []
     contestants = [FakePeer(name, log=log) for name in "abc"]
     compare(*contestants, rounds=3)
     timed = log[-9:]
-    assert [name for name, _ in timed] == list("abcbcacab")
+    orders = itertools.islice(in_turns(3, seed=0), 3)
+    assert [name for name, _ in timed] == ["abc"[n] for order in orders for n in order]
     by_round = [{value for _, value in timed[start : start + 3]} for start in (0, 3, 6)]
     assert all(len(values) == 1 for values in by_round)
     assert len(set.union(*by_round)) == 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
+def test_in_turns_none_follows_itself_or_always_the_same_one(count):
+    orders = list(itertools.islice(in_turns(count, seed=1), 200))
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    follows = Counter(itertools.pairwise(itertools.chain(*orders)))
+    if count > 1:
+        assert follows.keys() == set(itertools.permutations(range(count), 2))
+        assert max(follows.values()) < 2.5 * min(follows.values())
+
+
+def test_networks_of_16_bits_may_differ_by_what_they_round(monkeypatch):
+    half = relu()
+    for info in (*half.graph.input, *half.graph.output):
+        info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    monkeypatch.setattr(engine, "random_inputs", lambda model, seed: {"x": np.ones((1, 3, 4, 5), np.float16)})
+    for model, error, right in ((half, 5e-3, True), (half, 0.05, False), (relu(), 5e-3, False)):
+        peer = FakePeer("burnish", subject=True, wrong_by=error)
+        result = bench([("relu", model)], [peer], threads=(1,), rounds=1, min_seconds=0.01)
+        assert (rows(result)["burnish"].reason is None) == right
 
 
 def test_every_runner_is_closed_once():
@@ -251,6 +275,7 @@ def test_what_there_is_is_kept_behind_each_network():
     networks, options = [("a", relu()), ("b", relu((2, 3)))], {"threads": (1,), "rounds": 1}
     result = bench(networks, [FakePeer("p")], **options, min_seconds=0.01, keep=kept.append)
     assert [len(found.groups) for found in kept] == [1, 2] and kept[1].groups == result.groups
+    assert [found.complete for found in (*kept, result)] == [False, False, True]
 
 
 def test_a_real_library_against_itself():

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import burnish
 import numpy as np
 import pytest
-from burnish.commands import peers
+from burnish.commands import bench_counts, peers
 from burnish.commands.bench_counts import CountGroup, CountResult, CountRow, count
 from burnish.commands.bench_counts_report import report, to_json
+from burnish.commands.peers.emulated import EmulatedProgram
 from burnish.compiler.target import get_target
 from burnish.errors import InputError, ToolError
 from burnish.models import zoo
@@ -62,6 +64,50 @@ def test_contestants_are_counted_and_failures_are_rows(counting, monkeypatch):
     assert "wrong: differs by" in wrong.reason and wrong.instructions is None
     assert refusing.reason == "no such operator"
     assert absent.reason == "not installed: no absent in /site"
+
+
+class Counted:
+    """In place of an emulator: each run is a million instructions, and so is what starting varies by."""
+
+    def __init__(self, target, folder, caches):
+        self.folder, self.starts = folder, iter([9, 8, 9, 8])
+
+    def version(self):
+        return "made up"
+
+    def count(self, command, options):
+        *_, runs = command
+        return dict.fromkeys(bench_counts.KINDS, 1e6 * (next(self.starts) + (runs - 1) * command[0]))
+
+
+@dataclass
+class MadeUp(peers.EmulatedPeer):
+    name: str
+    millions: float
+    given: dict
+    subject: bool = False
+
+    def prepare(self, network, inputs, folder):
+        return EmulatedProgram((self.millions,), lambda: self.given)
+
+
+def test_integers_are_exact_and_what_the_start_hides_is_no_count(monkeypatch):
+    monkeypatch.setattr(bench_counts, "Emulation", Counted)
+    monkeypatch.setattr(bench_counts, "reference_outputs", lambda *_: {"y": np.array([20000])})
+    monkeypatch.setattr(bench_counts, "defined_outputs", lambda *_: {"y": np.array([30000])})
+    right, judged, wrong = ({"y": np.array([n])} for n in (20000, 30000, 20001))
+    kept = []
+
+    def counted(*contestants):
+        return count([("relu", relu())], contestants, TARGET, runs=7, keep=kept.append).groups[0].rows
+
+    own, other = counted(MadeUp("burnish", 2.0, right, True), MadeUp("judged", 1.0, judged))
+    assert own.reason is None and own.instructions == pytest.approx((7 * 2e6 - 1e6) / 7)
+    assert other.reason is None and other.counts["instructions"] > 9e5  # 2e9 / own: more runs
+    assert kept[0].groups[0].rows == (own, other) and not kept[0].complete
+    idle, far = counted(MadeUp("idle", 0.0, right), MadeUp("wrong", 1.0, wrong))
+    assert idle.reason == "7 runs are too few to tell from a process's start" and not idle.counts
+    assert far.reason == "wrong: output 'y', int64, is not equal"
 
 
 def test_a_pointwise_convolution_is_mostly_products(counting):

@@ -33,6 +33,19 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch, capsys):
     assert "no memory; ok: 2 checks" in one and two.startswith("| relu | 2 | error: killed |")
 
 
+def test_a_package_that_pip_cannot_get_is_a_row(tmp_path, monkeypatch, capsys):
+    with zipfile.ZipFile(tmp_path / "some_models-1.0-py3-none-any.whl", "w"):
+        pass
+    networks = [("relu", "some-models==1.0"), ("other", "no-such-package-of-models==0.0")]
+    found = tuple(published.Published(name, package, f"{name}.onnx") for name, package in networks)
+    monkeypatch.setattr(published, "NETWORKS", found)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert published.main(["--wheels", str(tmp_path)]) == 1
+    empty, absent = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+    assert "| relu | – | some-models==1.0 has no relu.onnx |" in empty
+    assert absent.startswith("| other | – |") and "exit status" in absent
+
+
 def test_a_row_for_each_network(tmp_path, monkeypatch, capsys):
     with zipfile.ZipFile(tmp_path / "some_models-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("some_models/data/relu.onnx", relu().SerializeToString())

@@ -104,6 +104,17 @@ def test_what_the_rounds_do_not_tell_is_a_tie():
     made = row("burnish", (1.0,), speed=1.07)
     assert verdict(replace(made, speed=Interval(0.9, 1.07, 1.29, 0.98))) == "tie"
     assert verdict(replace(made, speed=Interval(1.01, 1.07, 1.29, 0.98))) == "faster"
+    assert verdict(replace(made, speed=Interval(1.07, 1.07, 1.07, 0.0))) == "tie"  # of a single round
+
+
+def test_nothing_in_markdown_is_html_or_ends_a_line(result):
+    group = result.groups[0]
+    odd = replace(group.rows[-1], reason="no kernel for std::vector<float> | T\n&")
+    named = replace(group, network="<img src=x>\nx", rows=(*group.rows[:-1], odd))
+    text = report(replace(result, groups=(named,), complete=False)).to_markdown()
+    assert "**&lt;img src=x> x, 2 threads" in text and "std::vector&lt;float> \\| T &amp; |" in text
+    assert "- INCOMPLETE: ended before everything was compared\n" in text
+    assert json.loads(to_json(result))["complete"] is True
 
 
 def test_a_failed_row_has_the_verdict_failed():
