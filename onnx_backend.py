@@ -31,7 +31,8 @@ class BurnishRep(BackendRep):
     """A prepared model. Where inputs decide sizes, it is compiled when it first meets these inputs."""
 
     def __init__(self, model: onnx.ModelProto, compile: Compile = compile_model, **options: Any):
-        self._model, self._compile, self._options = model, compile, options
+        self._model: onnx.ModelProto | None = model
+        self._compile, self._options = compile, options
         known = options.get("values") or {}
         self._inputs = [i for i in fed_inputs(model.graph) if i.name not in known]
         self._outputs = [o.name for o in model.graph.output]
@@ -43,6 +44,7 @@ class BurnishRep(BackendRep):
         if not self._has_open_sizes:
             try:
                 self._modules[()] = compile(model, **options)
+                self._model = None  # as large as the module
             except NeedsValueError as error:
                 self._require(error)
 
@@ -194,11 +196,15 @@ class BurnishBackend(Backend):
         names = [n for n in node.input if n]
         if len(inputs) != len(names):
             raise InputError(f"{node.op_type} has {len(names)} inputs, but {len(inputs)} are given")
-        given = dict(zip(names, map(np.asarray, inputs)))
-        infos = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in given.items()
-        ]
+        arrays = map(np.asarray, inputs)
+        given = {n: a.astype(a.dtype.newbyteorder("="), copy=False) for n, a in zip(names, arrays)}
+        try:
+            infos = [
+                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+                for n, a in given.items()
+            ]
+        except ValueError as error:  # of a dtype that ONNX lacks
+            raise InputError(f"{node.op_type}: {error}") from None
         outputs = []
         unknown: list[Any] = [(None, ())] * len(node.output)
         for n, (dtype, shape) in zip(node.output, outputs_info or unknown):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -187,8 +188,9 @@ def records_path(records: str | Path | None, measure: bool) -> Path | None:
     if records is None:
         return default_path() if measure else None
     path = file_path(records)
-    if not measure and not path.is_file():
-        wrong = f"{str(path)!r} is no regular file" if path.exists() else f"there is no file {str(path)!r}"
+    if not measure and not os.path.isfile(path):
+        there = os.path.exists(path)
+        wrong = f"{str(path)!r} is no regular file" if there else f"there is no file {str(path)!r}"
         raise InputError(f"{wrong}; expected records (.jsonl), as of `burnish tune`")
     return path
 

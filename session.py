@@ -6,6 +6,7 @@ y, = session.run(None, {"x": x})
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,7 @@ from .pipeline import load
 from .runtime.binding import TensorInfo
 
 _NAMES = {"float32": "float", "float64": "double"}
+CPU = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True)
@@ -49,29 +51,36 @@ class ModelMeta:
     custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass
+class SessionOptions:
+    """What counts of onnxruntime's, where none are given."""
+
+    intra_op_num_threads: int = 0
+
+
 class InferenceSession:
     """A model, compiled when it is opened; one with open sizes for each shape that it meets; the latest stay.
 
     `path_or_bytes` is an .onnx file, its bytes, or a module's .so. Of `sess_options` only
     `intra_op_num_threads` counts (0: all cores); `providers` may name only CPUExecutionProvider, and
-    `provider_options` mean nothing to it. There is no io_binding, and there are no OrtValues: a module's
-    context binds arrays (`burnish.load`).
+    `provider_options` and onnxruntime's further options mean nothing to it. There is no io_binding, and there
+    are no OrtValues: a module's context binds arrays (`burnish.load`).
     """
 
     def __init__(
         self,
-        path_or_bytes: str | Path | bytes,
+        path_or_bytes: str | os.PathLike[str] | bytes,
         sess_options: Any = None,
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **further: Any,
     ):
-        names = [p if isinstance(p, str) else p[0] for p in providers or ()]
-        if names and "CPUExecutionProvider" not in names:
-            only = "Burnish has only CPUExecutionProvider; leave out `providers`, or name it"
-            raise InputError(f"provider {names[0]!r}: {only}")
-        self._options = sess_options
+        _check_providers(providers)
+        self._options = SessionOptions() if sess_options is None else sess_options
         threads = getattr(sess_options, "intra_op_num_threads", 0) or None
-        if isinstance(path_or_bytes, (str, Path)) and Path(path_or_bytes).suffix == ".so":
+        if isinstance(path_or_bytes, os.PathLike):
+            path_or_bytes = os.fsdecode(path_or_bytes)
+        if isinstance(path_or_bytes, str) and Path(path_or_bytes).suffix == ".so":
             module = load(path_or_bytes, threads)
             self._inputs = [_arg(info.name, info.dtype, list(info.shape)) for info in module.inputs]
             self._outputs = [_arg(info.name, info.dtype, list(info.shape)) for info in module.outputs]
@@ -101,7 +110,14 @@ class InferenceSession:
         return list(self._outputs)
 
     def get_providers(self) -> list[str]:
-        return ["CPUExecutionProvider"]
+        return [CPU]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        return {CPU: {}}
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """None: weights are constants."""
+        return []
 
     def get_modelmeta(self) -> ModelMeta:
         return self._meta
@@ -131,13 +147,27 @@ class InferenceSession:
         return [results[name] for name in wanted]
 
     def _array(self, name: str, value: Any) -> Any:
-        if not isinstance(value, (list, tuple)):
-            return value
+        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
+            return value  # of another library, perhaps on a GPU
         try:
-            return np.array(value, self._dtypes[name])
+            if isinstance(value, (list, tuple)):
+                return np.array(value, self._dtypes[name])
+            array = np.asarray(value)
+            return array.astype(array.dtype.newbyteorder("="), copy=False)
         except (ValueError, TypeError, OverflowError) as error:
-            wanted = self._dtypes[name]
-            raise InputError(f"input {name!r}: expected {wanted}, found a list: {error}") from None
+            wanted, found = self._dtypes[name], type(value).__name__
+            raise InputError(f"input {name!r}: expected {wanted}, found a {found}: {error}") from None
+
+
+def _check_providers(providers: Any) -> None:
+    """As onnxruntime takes them: names, or pairs of a name and options."""
+    if providers is None:
+        return
+    if isinstance(providers, str) or not isinstance(providers, Sequence):
+        raise InputError(f"providers: expected a list of names, found {providers!r}")
+    names = [p[0] if isinstance(p, (tuple, list)) and p else p for p in providers]
+    if names and CPU not in names:
+        raise InputError(f"provider {names[0]!r}: Burnish has only {CPU}; leave out `providers`, or name it")
 
 
 def _check_names(names: Any) -> None:

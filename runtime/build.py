@@ -209,8 +209,11 @@ extern const burnish_api {symbol};
 
 
 def is_module_header(path: Path) -> bool:
-    """Whether a file is a header that `link_module` wrote."""
-    return path.is_file() and _DECLARED.encode() in path.read_bytes()
+    """Whether a file is a header that `link_module` wrote. InputError where that cannot be seen."""
+    try:
+        return path.is_file() and _DECLARED.encode() in path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _write_parts(
@@ -336,7 +339,7 @@ def link_module(
         )
     symbol = module_symbol(out, kind)
     beside = out.with_suffix(".h")
-    if kind == "a" and beside.exists() and not is_module_header(beside):
+    if kind == "a" and os.path.exists(beside) and not is_module_header(beside):
         raise InputError(f"{beside} is no header of a module, and would be replaced: give {out} another name")
     compiler = find_compiler(arch, static=kind == "program")
     core = [str(o) for o in runtime_objects(compiler, code.device if code else "")]

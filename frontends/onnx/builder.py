@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...compiler.ops.base import Decomposer, Op
 from ...compiler.ops.evaluate import MAX_WORK, evaluate, work
 from ...compiler.ops.quantize import of_weights
 from ...errors import ModelError
+from .external_data import ModelFolder
 from .small_types import stored_array
 from .tensors import checked_bytes
 
@@ -97,7 +97,7 @@ class GraphBuilder(Decomposer):
         self._age[name] = self._made
         self._made += 1
 
-    def stored(self, tensor: TensorProto, folder: Path | None, what: str) -> tuple[np.ndarray, str]:
+    def stored(self, tensor: TensorProto, folder: ModelFolder | None, what: str) -> tuple[np.ndarray, str]:
         """`stored_array`, read once of a tensor in a body that is imported for each iteration."""
         if id(tensor) not in self._stored:
             self._stored[id(tensor)] = tensor, stored_array(tensor, folder, what)

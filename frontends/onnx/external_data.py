@@ -1,5 +1,5 @@
 """External data of tensors, read from regular files inside the model's folder only
-(onnx/docs/ExternalData.md)."""
+(onnx/docs/ExternalData.md), or beside the file that the model's own is a link to."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO
 
@@ -16,7 +17,38 @@ from onnx import TensorProto
 from ...errors import ModelError
 
 
-def read_external(tensor: TensorProto, folder: Path | None, nbytes: int, what: str) -> bytes:
+@dataclass(frozen=True)
+class ModelFolder:
+    """Where a model's file lies. Caches (of Hugging Face's hub) have links in it to files in a folder of
+    their own, the model's and its data's alike."""
+
+    path: Path
+    linked: Path
+    """The folder that the model's file really lies in; `path` is that by its name. Both are without links."""
+
+    @classmethod
+    def of(cls, model: Path) -> ModelFolder:
+        return cls(Path(os.path.realpath(model.parent)), Path(os.path.realpath(model)).parent)
+
+    def find(self, location: str, what: str) -> Path:
+        """The real path of `location`; ModelError if it leads elsewhere, by its name or by a link."""
+        parts = PurePosixPath(location).parts
+        windows = PureWindowsPath(location)
+        if not parts or "\0" in location or location.startswith("/") or windows.drive or windows.root:
+            raise ModelError(
+                f"{what}: its external data {location!r} must be a path relative to the model's folder"
+            )
+        if ".." in parts or ".." in windows.parts:
+            raise ModelError(f"{what}: its external data {location!r} lies outside the model's folder")
+        path = Path(os.path.realpath(self.path / location))
+        if self.path not in path.parents and self.linked not in path.parents:
+            raise ModelError(
+                f"{what}: its external data {location!r} leads outside the model's folder by a link"
+            )
+        return path
+
+
+def read_external(tensor: TensorProto, folder: ModelFolder | None, nbytes: int, what: str) -> bytes:
     """The `nbytes` bytes that an external tensor refers to; ModelError if they are not safely there."""
     entries = {e.key: e.value for e in tensor.external_data}
     if not all(isinstance(text, str) for entry in entries.items() for text in entry):
@@ -30,7 +62,7 @@ def read_external(tensor: TensorProto, folder: Path | None, nbytes: int, what: s
     length = _count(entries.get("length", str(nbytes)), "length", what)
     if length != nbytes:
         raise ModelError(f"{what} takes {nbytes} bytes, but its external data claims the length {length}")
-    path = _inside(location, folder, what)
+    path = folder.find(location, what)
     try:
         with open_regular(path, getattr(os, "O_NOFOLLOW", 0)) as file:
             size = os.fstat(file.fileno()).st_size
@@ -62,20 +94,3 @@ def _count(text: str, key: str, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise ModelError(f"{what}: the {key} of its external data is {text[:40]!r}, expected a byte count")
     return int(text)
-
-
-def _inside(location: str, folder: Path, what: str) -> Path:
-    """The real path of `location`; ModelError if it leads out of `folder`, by its name or by a link."""
-    parts = PurePosixPath(location).parts
-    windows = PureWindowsPath(location)
-    if not parts or "\0" in location or location.startswith("/") or windows.drive or windows.root:
-        raise ModelError(
-            f"{what}: its external data {location!r} must be a path relative to the model's folder"
-        )
-    if ".." in parts or ".." in windows.parts:
-        raise ModelError(f"{what}: its external data {location!r} lies outside the model's folder")
-    root = Path(os.path.realpath(folder))
-    path = Path(os.path.realpath(root / location))
-    if root not in path.parents:
-        raise ModelError(f"{what}: its external data {location!r} leads outside the model's folder by a link")
-    return path

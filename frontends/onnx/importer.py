@@ -57,7 +57,8 @@ def import_onnx(
     Raises InputError (unreadable file; shapes, dims or values that do not fit), ModelError (broken model),
     UnsupportedError (valid, but beyond Burnish), NeedsValueError (an input's value decides a shape).
     """
-    return Importer(read_model(model)).run(shapes or {}, dims or {}, values or {})
+    known = ({} if given is None else given for given in (shapes, dims, values))
+    return Importer(read_model(model)).run(*known)
 
 
 @dataclass(frozen=True)

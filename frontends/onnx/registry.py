@@ -89,7 +89,8 @@ class NodeContext:
         return type.dims
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute's Python value (strings as str, ints, floats, lists; tensors as arrays).
+        """An attribute's Python value (strings as str, ints, floats, lists; tensors as arrays). A default
+        that is a float is rounded to float32, as it is where a model states it.
 
         ModelError if a default that is a number or a string is of another type.
         """
@@ -108,7 +109,7 @@ class NodeContext:
                 if a.type == onnx_package.AttributeProto.TENSOR:
                     return onnx_package.numpy_helper.to_array(value)
                 return list(value) if isinstance(value, (list, tuple)) or hasattr(value, "append") else value
-        return default
+        return float(np.float32(default)) if isinstance(default, float) else default
 
     def choice(self, name: str, default: str, *others: str) -> str:
         """An attribute that is one of these words; UnsupportedError of others."""

@@ -104,6 +104,8 @@ def explicit_equation(equation: str, ranks: list[int]) -> str:
     if any(n < 0 for n in covered) or max(covered, default=0) > len(free):
         raise ValueError(f"equation {equation!r} names more axes than an operand has")
     dots = "".join(free[: max(covered, default=0)])
+    if arrow and dots and "..." not in right:
+        raise ValueError(f"equation {equation!r} has an ellipsis in its operands, but none in its result")
     full = [term.replace("...", dots[len(dots) - n :]) for term, n in zip(terms, covered)]
     if not arrow:
         every = "".join(terms).replace(".", "")

@@ -53,7 +53,8 @@ def rms_normalization(c: NodeContext, x: str, scale: str) -> tuple[str, ...]:
 
 @onnx("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(c: NodeContext, x: str) -> tuple[str, ...]:
-    return c.emit(MeanVarianceNormalization(tuple(c.attr("axes", (0, 2, 3)))), x)
+    axes = c.attr("axes", (0, 2, 3)) or range(c.type(x).rank)  # none are all, as for ReduceMean
+    return c.emit(MeanVarianceNormalization(tuple(axes)), x)
 
 
 @onnx("LpNormalization")

@@ -5,14 +5,12 @@ A wider type holds each of them exactly. What reads one, SMALL_TYPE_READERS, mus
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from ...compiler.ir.types import DTYPES, U8
 from ...errors import ModelError
-from .external_data import read_external
+from .external_data import ModelFolder, read_external
 from .tensors import checked_bytes, onnx_dtype, tensor_array
 
 SMALL_TYPE_READERS = ("DequantizeLinear", "Cast", "GatherBlockQuantized")
@@ -40,7 +38,7 @@ def stored_bytes(tensor: TensorProto, what: str) -> int:
     return -(-checked_bytes(U8, tuple(tensor.dims), what) * bits // 8)
 
 
-def stored_array(tensor: TensorProto, folder: Path | None, what: str) -> tuple[np.ndarray, str]:
+def stored_array(tensor: TensorProto, folder: ModelFolder | None, what: str) -> tuple[np.ndarray, str]:
     """The data of `tensor`, see `tensor_array`, and ONNX's name of its type where a wider one holds it."""
     name = _SMALL_TYPES.get(tensor.data_type)
     if name is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,7 +11,7 @@ from onnx import TensorProto, helper
 
 from ...compiler.ir.types import DTYPES, DType, dtype_by_code
 from ...errors import ModelError, UnsupportedError
-from .external_data import read_external
+from .external_data import ModelFolder, read_external
 
 MAX_RANK = 64  # of numpy's arrays
 MAX_BYTES = 64 << 30
@@ -54,7 +53,7 @@ def checked_bytes(dtype: DType, shape: Iterable[int], what: str, limit: int = MA
     return 0 if 0 in shape else size
 
 
-def tensor_array(tensor: TensorProto, folder: Path | None, what: str) -> np.ndarray:
+def tensor_array(tensor: TensorProto, folder: ModelFolder | None, what: str) -> np.ndarray:
     """The data of `tensor`, read-only. `folder` is the model's, or None if it was not read from a file.
 
     ModelError if the data does not fit the shape, UnsupportedError for a dtype that Burnish lacks.

@@ -199,6 +199,32 @@ def test_a_forked_child_runs_on_without_the_threads(module, expected):
     assert run_forked([None], check) == [None]
 
 
+def test_sessions_have_what_applications_ask_for(two_layers, tmp_path):
+    burnish.compile(two_layers, dims={"batch": len(X)}).save(tmp_path / "m.so")
+    feeds = (X, X.astype(">f4"), X.tolist(), np.ma.masked_array(X))
+    for path in (two_layers, str(two_layers), tmp_path / "m.so"):
+        session = burnish.InferenceSession(path, providers=[("CPUExecutionProvider", {})], enable_fallback=0)
+        assert session.get_provider_options() == {"CPUExecutionProvider": {}}
+        assert session.get_overridable_initializers() == []
+        assert session.get_session_options().intra_op_num_threads == 0
+        results = [session.run(None, {"x": feed})[0] for feed in feeds]
+        assert all(np.array_equal(result, results[0]) for result in results)
+    for providers in (5, "CPUExecutionProvider", [5], [()]):
+        with pytest.raises(burnish.InputError, match="provider"):
+            burnish.InferenceSession(two_layers, providers=providers)
+
+
+def test_files_that_cannot_be_are_input_errors(two_layers, tmp_path):
+    module, name = burnish.compile(two_layers, dims={"batch": 2}), "x" * 300
+    for suffix in (".so", ".a"):
+        with pytest.raises(burnish.InputError, match="name too long"):
+            module.save(tmp_path / (name + suffix))
+    with pytest.raises(burnish.InputError, match="there is no file"):
+        burnish.compile(two_layers, dims={"batch": 2}, records=tmp_path / f"{name}.jsonl")
+    with pytest.raises(burnish.InputError, match="given by name in a dict"):
+        burnish.compile(two_layers, values=np.ones(2))
+
+
 def test_sessions_say_what_they_take(two_layers):
     session = burnish.InferenceSession(two_layers)
     for feed in ([X], None, X):

@@ -91,23 +91,31 @@ def damaged(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(array)
 
 
+def reads(source: onnx.ModelProto | bytes) -> bool:
+    """Whether the importer came to a model's nodes: all are valid, or it names one in its refusal, a line."""
+    try:
+        verify(import_onnx(source))
+    except InternalError:
+        raise
+    except BurnishError as error:
+        assert "\n" not in str(error)
+        return "node " in str(error)
+    return True
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_damaged_models_are_refused_or_valid(name):
     data, rng = MODELS[name].SerializeToString(), np.random.default_rng(len(name))
     import_onnx(data) if name != "control flow" else None
-    for _ in range(400):
-        try:
-            verify(import_onnx(damaged(data, rng)))
-        except InternalError:
-            raise
-        except BurnishError as error:
-            assert "\n" not in str(error)
+    read = sum(reads(damaged(data, rng)) for _ in range(400))
+    assert read >= 20
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_with_a_changed_number_are_refused_or_valid(name):
     """Attributes, shapes and integer constants take awkward values."""
     rng = np.random.default_rng(len(name))
+    read = 0
     awkward = [-(2**63), -(2**31), -7, -1, 0, 1, 2, 5, 1000, 2**31 - 1, 2**31, 2**62, 2**63 - 1]
     for _ in range(200):
         m = onnx.ModelProto()
@@ -127,12 +135,8 @@ def test_models_with_a_changed_number_are_refused_or_valid(name):
             setattr(*places[pick], new)
         else:
             places[pick][0][places[pick][1]] = new
-        try:
-            verify(import_onnx(m))
-        except InternalError:
-            raise
-        except BurnishError as error:
-            assert "\n" not in str(error)
+        read += reads(m)
+    assert read >= 20
 
 
 def test_inputs_of_size_zero_import_or_are_refused():

@@ -18,6 +18,7 @@ from burnish.errors import (
     UnsupportedError,
 )
 from burnish.frontends.onnx.importer import import_onnx
+from burnish.frontends.onnx.whole import read_whole
 from burnish.graph_passes.fold import fold
 from burnish.graph_passes.simplify import share, simplify
 from onnx import TensorProto, helper
@@ -70,6 +71,26 @@ def test_initializers_of_unsupported_types_are_refused_where_they_are_read(kind)
         m.graph.node.append(read)
         with pytest.raises(UnsupportedError, match="initializer 'names'"):
             import_onnx(m)
+
+
+def test_defaults_are_float32_as_what_is_stated():
+    wide = np.array([-1.0, 2.0])
+    inputs, outputs = [value("x", (2,), TensorProto.DOUBLE)], [value("y", (2,), TensorProto.DOUBLE)]
+    m = model([node("LeakyRelu", ["x"], ["y"])], inputs, outputs)
+    assert run(m, {"x": wide})[1]["y"][0] == -np.float64(np.float32(0.01))
+
+
+def test_statistics_over_no_axes_are_over_all():
+    over = node("MeanVarianceNormalization", ["x"], ["y"], axes=[0])
+    del over.attribute[0].ints[:]
+    m = model([over], [X], [Y])
+    assert_as_onnx(m, {"x": ARRAY})
+
+
+def test_an_ellipsis_that_the_result_leaves_out_is_refused():
+    m = model([node("Einsum", ["x", "x"], ["y"], equation="...i,...i->i")], [X], [untyped("y")])
+    with pytest.raises(ModelError, match="has an ellipsis in its operands, but none in its result"):
+        import_onnx(m)
 
 
 def test_the_model_is_not_changed():
@@ -735,6 +756,47 @@ class TestExternalData:
         with pytest.raises(ModelError, match="'w'") as caught:
             import_onnx(path)
         assert message in str(caught.value)
+
+    def test_behind_links_of_a_cache(self, tmp_path):
+        """As in that of Hugging Face's hub: files of a snapshot are links into another folder."""
+        blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+        for folder in (blobs, snapshot):
+            folder.mkdir(parents=True)
+        path = Path(self.saved(snapshot, data=ARRAY.tobytes()))
+        for number, file in enumerate((path, snapshot / "w.bin")):
+            file.rename(blobs / str(number))
+            file.symlink_to(Path("../../blobs") / str(number))
+        _, out = run(path)
+        np.testing.assert_array_equal(out["y"], ARRAY * 2)
+        whole = read_whole(path)
+        np.testing.assert_array_equal(onnx.numpy_helper.to_array(whole.graph.initializer[0]), ARRAY)
+        (snapshot / "w.bin").unlink()
+        (tmp_path / "secret").write_bytes(ARRAY.tobytes())
+        (snapshot / "w.bin").symlink_to(tmp_path / "secret")
+        for read in (import_onnx, read_whole):
+            with pytest.raises(ModelError, match="leads outside the model's folder by a link"):
+                read(path)
+
+    def test_whole_models_are_read_as_others(self, tmp_path):
+        """By hard links, which installers make, by links in the folder, without lengths, in nested graphs."""
+        (tmp_path / "real..bin").write_bytes(b"head" + ARRAY.tobytes() + b"tail")
+        os.link(tmp_path / "real..bin", tmp_path / "w.bin")
+        (tmp_path / "link.bin").symlink_to("w.bin")
+        w = TensorProto(name="v", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+        w.external_data.add(key="location", value="link.bin")
+        w.external_data.add(key="offset", value="4")
+        inner = graph([node("Identity", ["v"], ["z"])], [], [untyped("z")], [w])
+        for location in ("w.bin", "link.bin", "real..bin"):
+            path = Path(self.saved(tmp_path, location, offset=4))
+            m = onnx.load(path, load_external_data=False)
+            m.graph.node.insert(0, node("If", ["yes"], ["v"], then_branch=inner, else_branch=inner))
+            m.graph.node.append(node("Mul", ["y", "v"], ["u"]))
+            m.graph.output.append(untyped("u"))
+            m.graph.initializer.append(weight("yes", True, bool))
+            path.write_bytes(m.SerializeToString())
+            expected = run(path)[1]["u"]
+            np.testing.assert_array_equal(expected, (ARRAY * 2) * ARRAY)
+            np.testing.assert_array_equal(run(read_whole(path))[1]["u"], expected)
 
     def test_in_the_attribute_of_a_node(self, tmp_path):
         t = TensorProto(name="t", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL)

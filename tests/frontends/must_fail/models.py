@@ -306,7 +306,7 @@ CASES: dict[str, Case] = {
     ),
     "sequence input": (sequence_input(), {}, UnsupportedError, ("'len' (SequenceLength)", "sequence")),
     "sparse initializer": (sparse_initializer(), {}, UnsupportedError, ("'w'", "sparse")),
-    "graphs nested too deep": (nested_ifs(28), {}, ModelError, ()),
+    "graphs nested too deep": (nested_ifs(28), {}, ModelError, ("nested deeper than",)),
     "recursive function": (recursive_function(), {}, ModelError, ("own::F", "recursive")),
     "functions nested too deep": (exponential_functions(30), {}, ModelError, ("'call' (F29)", "deeper")),
     "functions that multiply": (exponential_functions(20), {}, ModelError, ("'call' (F19)", "unfolds")),

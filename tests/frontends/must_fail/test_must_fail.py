@@ -14,6 +14,7 @@ def test_is_refused_in_one_line(name):
     with pytest.raises(error) as caught:
         import_onnx(source, **options)
     message = str(caught.value)
+    assert parts, "what the message has to name"
     assert type(caught.value) is error
     assert "\n" not in message and all(part in message for part in parts), message
     assert caught.value.__cause__ is None, f"not refused on purpose: {message}"
