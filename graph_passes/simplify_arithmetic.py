@@ -17,6 +17,9 @@ NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1, "shl": 0, "shr": 0}
 """f(x, neutral) = x."""
 IDEMPOTENT = frozenset(("relu", "abs", "floor", "ceil", "round", "sign"))
 INVOLUTIONS = frozenset(("neg", "not"))
+MODERATE = 2.0**16
+"""Factors up to there, and down to one over it, that follow each other are multiplied when compiling, though
+one makes good for the other; of 16 bits those to the fourth root."""
 
 
 @rule("c + x => x + c", Binary)
@@ -102,7 +105,7 @@ def combine_constants(r: Rewriter, node: Node) -> str | None:
         both = BINARY[node.op.fn].numpy(wide_array(left), wide_array(right))
     if not _keeps_range(left, right, both):
         return None
-    lost = {"add": _cancels, "mul": _vanishes}.get(node.op.fn)
+    lost = {"add": _cancels, "mul": _leaves_range}.get(node.op.fn)
     if lost and lost(left, right, both):
         return None
     return r.emit(node.op, inner.inputs[0], r.constant(both.astype(left.dtype), b))
@@ -116,9 +119,16 @@ def _cancels(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> bool:
     return dtype_of(a).is_float and bool(((least > 0) & (np.abs(both) < large / 4)).any())
 
 
-def _vanishes(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> bool:
-    """Whether a product of constants that are not zero is."""
-    return dtype_of(a).is_float and bool(((both == 0) & (a != 0) & (b != 0)).any())
+def _leaves_range(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> bool:
+    """Whether a product of float constants that are not zero is; or one of them is so large, or so small,
+    and the other one makes good for it, that x · a may overflow or vanish where x · (a · b) does not."""
+    if not dtype_of(a).is_float:
+        return False
+    sizes = np.abs(wide_array(a)), np.abs(wide_array(b))
+    least, large = np.minimum(*sizes), np.maximum(*sizes)
+    far = MODERATE ** (0.25 if dtype_of(a).bytes == 2 else 1)
+    apart = (large > 1) & (least < 1) & ((large > far) | (least < 1 / far))
+    return bool(((least > 0) & ((both == 0) | apart)).any())
 
 
 def _keeps_range(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> bool:

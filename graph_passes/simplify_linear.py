@@ -145,6 +145,7 @@ def scale_product(r: Rewriter, node: Node) -> str | None:
         w is None
         or s is None
         or w.ndim != 2
+        or w.dtype != s.dtype
         or type.dtype not in (F32, F64)
         or s.size not in (1, type.dims[-1])
     ):

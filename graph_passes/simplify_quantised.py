@@ -148,7 +148,10 @@ def quantize_sum(r: Rewriter, node: Node) -> str | None:
         return None
     bounds = _function(r, step.value, Unary, "relu", "clip")
     value = step.value if bounds is None else bounds.inputs[0]
-    quotient = None if value is None else _quotient(r, value, step.scale)
+    before = _step_of(r, r.made_by(value, DequantizeLinear))
+    if value is None or (before is not None and not _same_steps(before, step.scale)):
+        return None
+    quotient = _quotient(r, value, step.scale)
     if quotient is None:
         return None
     result = quotient()
@@ -160,6 +163,18 @@ def quantize_sum(r: Rewriter, node: Node) -> str | None:
     if step.zero:
         result = r.emit(Binary("add"), result, r.constant(np.array(step.zero, np.float32), name))
     return r.emit(Cast(step.dtype), result)
+
+
+def _same_steps(before: _Step, scale: float) -> bool:
+    """Whether every byte that a value is dequantised from rounds to the same number with a factor as with a
+    division. One that lies between two of them would be a whole step off. Wider integers are sums."""
+    limits = np.iinfo(DTYPES[before.dtype].numpy)
+    if limits.bits > 8:
+        return True
+    whole = np.arange(limits.min, limits.max + 1) - np.float32(before.zero)
+    divided = whole.astype(np.float32) * np.float32(before.scale) / np.float32(scale)
+    scaled = whole.astype(np.float32) * _over(np.array(before.scale, np.float32), scale)
+    return np.array_equal(np.rint(divided), np.rint(scaled))
 
 
 def _quotient(r: Rewriter, value: str, scale: float, terms: int = MOST_TERMS) -> Callable[[], str] | None:

@@ -17,7 +17,7 @@ from burnish.compiler.target import Target, get_target
 from burnish.graph_passes.multiply_bytes import multiply_bytes
 from burnish.graph_passes.simplify import simplify
 
-from .make import make, op_names
+from .make import make, op_names, scale_of
 
 RNG = np.random.default_rng(11)
 U8, I8, PLAIN = (get_target(name) for name in ("x86-64-v3", "cortex-a76", "cortex-a72"))
@@ -51,8 +51,8 @@ def check(before: Graph, target: Target, words: bool, rtol: float = 0.0) -> Grap
     expected, actual = interpret(before, arrays), interpret(after, arrays)
     for name in before.outputs:
         assert before.types[name] == after.types[name]
-        scale = np.abs(expected[name].astype(np.float64)).max(initial=1e-30)
-        np.testing.assert_allclose(actual[name], expected[name], rtol=rtol, atol=rtol * scale)
+        atol = rtol * scale_of(expected[name])
+        np.testing.assert_allclose(actual[name], expected[name], rtol=rtol, atol=atol)
     assert any(name.startswith("Dot") for name in op_names(after)) == words
     return after
 

@@ -362,6 +362,8 @@ def test_a_convolution_read_twice_is_not_duplicated(body):
         lambda g, x: g.one(Cast("u8"), g.one(Cast("i32"), g.one(Cast("i64"), x))),
         lambda g, x: binary(g, "mul", binary(g, "mul", x, num(1e30)), num(1e30)),
         lambda g, x: binary(g, "mul", binary(g, "mul", x, num(1e-23)), num(-1e-23)),
+        lambda g, x: binary(g, "mul", binary(g, "mul", x, num(1e38)), num(1e-38)),
+        lambda g, x: binary(g, "mul", binary(g, "mul", x, num(1e-38)), num(1e38)),
         lambda g, x: binary(g, "div", x, num(3)),
         lambda g, x: binary(g, "min", binary(g, "max", x, num(2)), num(-2)),
     ],
@@ -436,6 +438,21 @@ def test_bytes_stay_bytes_through_pooling(scale, left):
     after = simplify(before)
     assert op_names(after) == ["MaxPool", "Slice", *left]
     assert_same(before, after)
+
+
+def test_bytes_between_two_steps_are_quantised_by_a_division():
+    """13 · 0.1 / 0.2 is a little more than 6.5 in float32, 13 · (0.1 / 0.2) is not."""
+
+    def body(g, x):
+        zero = g.const(np.array(0, np.uint8))
+        real = g.one(DequantizeLinear(), x, g.const(num(0.1)), zero)
+        return g.one(QuantizeLinear(to="u8"), real, g.const(num(0.2)), zero)
+
+    before = make({"x": "u8[256]"}, body)
+    every = {"x": np.arange(256, dtype=np.uint8)}
+    (found,), (expected,) = (interpret(g, every).values() for g in (simplify(before), before))
+    np.testing.assert_array_equal(found, expected)
+    assert expected[13] == 7
 
 
 def test_sums_of_bytes_are_quantised_without_a_division():
