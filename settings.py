@@ -90,7 +90,7 @@ OPENCL_CACHE = Knob(
 GPU_POISON = Knob(
     "BURNISH_GPU_POISON",
     "0",
-    "whether a module's memory on an NVIDIA GPU begins as NaN, so that what kernels leave out shows",
+    "whether a module's memory on a GPU begins as NaN, so that what kernels leave out shows",
 )
 CUDACXX = Knob(
     "CUDACXX",

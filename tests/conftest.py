@@ -6,20 +6,37 @@ import importlib
 import os
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 from burnish.errors import BurnishError
 from burnish.runtime.mali import find_root
 from burnish.runtime.nvcc import find_nvcc
-from burnish.settings import cache_dir
+from burnish.settings import DEBUG, GPU_POISON, OPENCL_CACHE, cache_dir
 from hypothesis import settings
 
-os.environ.setdefault("BURNISH_CACHE_DIR", str(cache_dir() / "tests"))  # not the user's own records and pace
+if (user := cache_dir()).name != "tests":  # as it is in workers
+    os.environ["BURNISH_CACHE_DIR"] = str(user / "tests")  # not the user's own records and pace
+for knob in (DEBUG, GPU_POISON, OPENCL_CACHE):
+    os.environ.pop(knob.name, None)
 # A change that has no part in it breaks no test, nor does a machine that is busy.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+STATES: dict[tuple[str, str], Any] = {}
+"""Of modules' random generators, as the first test found them."""
+
+
+@pytest.fixture(autouse=True)
+def own_numbers(request: pytest.FixtureRequest) -> None:
+    """A test gets the same numbers alone and behind any others of its module."""
+    for name, value in vars(request.module).items():
+        if isinstance(value, np.random.Generator):
+            state = STATES.setdefault((request.module.__name__, name), deepcopy(value.bit_generator.state))
+            value.bit_generator.state = deepcopy(state)
 
 
 def is_required(name: str) -> bool:

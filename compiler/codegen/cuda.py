@@ -89,7 +89,8 @@ _FOLLOW = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
 is there (PTX ISA, griddepcontrol, sm_90). None lets the next one begin earlier than when its own blocks end:
 its blocks would crowd on the units that are free first (docs/performance.md)."""
 STATIC_SHARED = 48 * 1024
-"""Bytes that a kernel may declare (CUDA C++ Programming Guide, compute capabilities from 7 on)."""
+"""Bytes that a kernel may declare (CUDA C++ Programming Guide, compute capabilities from 7 on); as in
+runtime/src/cuda.h."""
 OPTIONS = ("-fmad=false",)
 """For the compiler: multiply-adds are fused where the source says so, and nowhere else."""
 
@@ -120,7 +121,7 @@ class Cuda(Dialect):
         return "\n".join(lines)
 
     def shared_arrays(self, buffers: Sequence[Buffer]) -> list[str]:
-        """What is more than a kernel may declare comes with its launch (runtime/src/cuda.c)."""
+        """What is more than a kernel may declare comes with its launch (runtime/src/cuda_context.c)."""
         if sum(map(shared_bytes, buffers)) <= STATIC_SHARED:
             return super().shared_arrays(buffers)
         lines, offset = [f"extern {self.shared} unsigned char launched_shared[];"], 0

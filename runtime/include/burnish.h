@@ -158,6 +158,7 @@ struct burnish_api {
   void *(*input_data)(burnish_context *context, int32_t index);
   void *(*output_data)(burnish_context *context, int32_t index);
 
+  /* On a CPU the calling thread works, too, and needs 128 KiB of stack. */
   int32_t (*run)(burnish_context *context);
   const burnish_error *(*last_error)(const burnish_context *context);
 

@@ -48,11 +48,6 @@ static int32_t new_tables(burnish_context *c, burnish_error *error) {
   return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
 }
 
-static int is_set(const char *name) {
-  const char *value = getenv(name);
-  return value && *value && strcmp(value, "0") != 0;
-}
-
 /* At once: the legacy stream does it, for which not every stream waits that may reach the memory. */
 static cu_result set_memory(cu_pointer memory, unsigned char value, uint64_t bytes) {
   cu_result code = burnish_cu.cuMemsetD8_v2(memory, value, (size_t)bytes);
@@ -69,7 +64,7 @@ static int32_t new_memory(burnish_context *c, burnish_error *error) {
   size_t total = (size_t)(arena + ios), host = (size_t)(ios + errors_size(c) + 1);
   cu_result code = burnish_cu.cuMemAlloc_v2(&s->memory, total);
   if (code) return burnish_cuda_failed(error, "cuMemAlloc of a context", code);
-  code = set_memory(s->memory, is_set("BURNISH_GPU_POISON") ? 0xFF : 0, total);
+  code = set_memory(s->memory, burnish_gpu_is_set("BURNISH_GPU_POISON") ? 0xFF : 0, total);
   if (code) return burnish_cuda_failed(error, "cuMemsetD8", code);
   code = burnish_cu.cuMemHostAlloc(&pinned, host, 0);
   if (code) return burnish_cuda_failed(error, "cuMemHostAlloc", code);
@@ -99,7 +94,12 @@ static int32_t check_room(const burnish_context *c, uint32_t step, burnish_error
                                                                   launched_shared(kernel));
   }
   if (code) return burnish_cuda_failed(error, what, code);
-  room = able ? (uint64_t)units * (uint64_t)each : 0;
+  if (!able)
+    return burnish_fail(error, BURNISH_BAD_DEVICE, (int32_t)step,
+                        "the blocks of kernel %.100s wait for each other, which the driver of this GPU does "
+                        "not allow; compile the model with --target cuda-sm80 or a newer one by name",
+                        name);
+  room = (uint64_t)units * (uint64_t)each;
   if (blocks <= room) return BURNISH_OK;
   return burnish_fail(error, BURNISH_BAD_DEVICE, (int32_t)step,
                       "kernel %.100s needs %llu blocks at once, but this GPU has room for %llu; compile the "
@@ -144,7 +144,7 @@ int32_t burnish_cuda_start(burnish_context *c, const burnish_options *options, b
   int32_t status;
   (void)options;
   if (!s) return burnish_fail(error, BURNISH_NO_MEMORY, -1, "no memory for a context");
-  s->blocking = is_set("CUDA_LAUNCH_BLOCKING");
+  s->blocking = burnish_gpu_is_set("CUDA_LAUNCH_BLOCKING");
   status = new_tables(c, error);
   if (!status) status = burnish_cuda_enter(c, error);
   if (status) return status;

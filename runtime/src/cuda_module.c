@@ -68,7 +68,7 @@ static int32_t open_library(burnish_error *error) {
 
 static int32_t no_device(burnish_error *error, cu_result code) {
   const char *name = "no device";
-  if (code) burnish_cu.cuGetErrorName(code, &name);
+  if (code && (burnish_cu.cuGetErrorName(code, &name) || !name)) name = "an unknown error";
   return burnish_fail(error, BURNISH_NO_DEVICE, -1,
                       "this module needs an NVIDIA GPU, but the driver offers none (%s); see nvidia-smi and "
                       "CUDA_VISIBLE_DEVICES",
@@ -159,8 +159,9 @@ static int32_t load(const burnish_image *image, cuda_module *m, burnish_error *e
   code = burnish_cu.cuDevicePrimaryCtxRetain(&m->context, m->device);
   if (code) {
     m->context = NULL;
-    return code == CU_OUT_OF_MEMORY ? burnish_cuda_failed(error, "cuDevicePrimaryCtxRetain", code)
-                                    : no_device(error, code); /* another process has it to itself */
+    if (code == CU_OUT_OF_MEMORY || is_lasting(code))
+      return burnish_cuda_failed(error, "cuDevicePrimaryCtxRetain", code);
+    return no_device(error, code); /* another process has it to itself */
   }
   code = burnish_cu.cuCtxPushCurrent_v2(m->context);
   if (code) return burnish_cuda_failed(error, "cuCtxPushCurrent", code);

@@ -1,5 +1,7 @@
 #include "gpu.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 int32_t burnish_gpu_check_code(const burnish_image *image, const char *language, burnish_error *error) {
@@ -9,6 +11,11 @@ int32_t burnish_gpu_check_code(const burnish_image *image, const char *language,
     return BURNISH_OK;
   return burnish_fail(error, BURNISH_BAD_PLAN, -1, "broken module: its %s code; compile the model again",
                       language);
+}
+
+int burnish_gpu_is_set(const char *name) {
+  const char *value = getenv(name);
+  return value && *value && strcmp(value, "0") != 0;
 }
 
 int32_t burnish_gpu_in_process(pid_t opened_by, const char *language, burnish_error *error) {
@@ -36,7 +43,9 @@ int32_t burnish_gpu_check_kernels(const burnish_image *image, const gpu_limits *
     for (int axis = 0; axis < 3; axis++)
       if (kernel->grid[axis] > limits->grid[axis])
         return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
-                            "kernel %s needs %u blocks along %c; the %s device %s allows %llu", name,
+                            "kernel %s needs %u blocks along %c; the %s device %s allows %llu; compile the "
+                            "model for a smaller batch",
+                            name,
                             kernel->grid[axis], "xyz"[axis], limits->language, limits->name,
                             (unsigned long long)limits->grid[axis]);
   }

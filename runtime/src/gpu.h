@@ -18,6 +18,9 @@ typedef struct gpu_limits {
 /* BURNISH_OK only if code and plan are sound and have no setup steps, which GPUs do not run. */
 int32_t burnish_gpu_check_code(const burnish_image *image, const char *language, burnish_error *error);
 
+/* Whether an environment variable says yes: neither empty nor 0. */
+int burnish_gpu_is_set(const char *name);
+
 /* BURNISH_OK in the process that opened the driver: drivers have threads, which a forked process lacks. */
 int32_t burnish_gpu_in_process(pid_t opened_by, const char *language, burnish_error *error);
 

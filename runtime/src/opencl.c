@@ -41,15 +41,38 @@ static int is_about_memory(int32_t code) {
          code == CL_OUT_OF_HOST_MEMORY || code == CL_INVALID_BUFFER_SIZE;
 }
 
+/* As the standard's header calls it; of what programs that are right may meet. */
+static const char *name_of(int32_t code) {
+  switch (code) {
+    case CL_DEVICE_NOT_AVAILABLE:
+      return ", CL_DEVICE_NOT_AVAILABLE";
+    case CL_MEM_OBJECT_ALLOCATION_FAILURE:
+      return ", CL_MEM_OBJECT_ALLOCATION_FAILURE";
+    case CL_OUT_OF_RESOURCES:
+      return ", CL_OUT_OF_RESOURCES";
+    case CL_OUT_OF_HOST_MEMORY:
+      return ", CL_OUT_OF_HOST_MEMORY";
+    case CL_INVALID_WORK_GROUP_SIZE:
+      return ", CL_INVALID_WORK_GROUP_SIZE";
+    case CL_INVALID_BUFFER_SIZE:
+      return ", CL_INVALID_BUFFER_SIZE";
+    default:
+      return "";
+  }
+}
+
 static int32_t failed(burnish_error *error, const char *what, int32_t code) {
   int32_t status = is_about_memory(code) ? BURNISH_NO_MEMORY : BURNISH_BAD_DEVICE;
-  return burnish_fail(error, status, -1, "OpenCL: %s failed with code %d", what, (int)code);
+  return burnish_fail(error, status, -1, "OpenCL: %s failed with code %d%s", what, (int)code, name_of(code));
 }
 
 /* Some drivers run out of resources where kernels leave their memory or take too long. */
 static int32_t failed_run(burnish_error *error, const char *what, int32_t code) {
   if (code != CL_OUT_OF_RESOURCES) return failed(error, what, code);
-  return burnish_fail(error, BURNISH_BAD_DEVICE, -1, "OpenCL: %s failed with code %d", what, (int)code);
+  return burnish_fail(error, BURNISH_BAD_DEVICE, -1,
+                      "OpenCL: %s failed with code %d%s; a kernel may have taken longer than the driver "
+                      "allows, or left its memory",
+                      what, (int)code, name_of(code));
 }
 
 /* --- the driver and its devices --- */
@@ -327,6 +350,16 @@ static int32_t new_kernel(burnish_context *c, uint32_t number, burnish_error *er
   return status ? failed(error, "clSetKernelArg", status) : BURNISH_OK;
 }
 
+/* So that what kernels do not write shows. */
+static int32_t poison(const burnish_context *c, cl_buffer buffer, uint64_t bytes, burnish_error *error) {
+  static const unsigned char value = 0xFF;
+  const cl_state *s = c->state;
+  int32_t code = 0;
+  if (bytes)
+    code = cl.clEnqueueFillBuffer(s->queue, buffer, &value, sizeof value, 0, (size_t)bytes, 0, NULL, NULL);
+  return code ? failed(error, "clEnqueueFillBuffer", code) : BURNISH_OK;
+}
+
 static int32_t new_buffers(burnish_context *c, burnish_error *error) {
   const loaded_module *m = c->image->parts->device_module;
   cl_state *s = c->state;
@@ -335,6 +368,10 @@ static int32_t new_buffers(burnish_context *c, burnish_error *error) {
   if (!status) status = new_buffer(m->context, errors, s->noted, &s->errors, error);
   for (uint64_t i = 0; i < count && !status; i++)
     status = new_buffer(m->context, c->plan.ios[i].nbytes, NULL, &s->ios[i], error);
+  if (status || !burnish_gpu_is_set("BURNISH_GPU_POISON")) return status;
+  status = poison(c, s->arena, c->plan.arena_bytes, error);
+  for (uint64_t i = 0; i < count && !status; i++)
+    status = poison(c, s->ios[i], c->plan.ios[i].nbytes, error);
   return status;
 }
 

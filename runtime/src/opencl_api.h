@@ -18,9 +18,11 @@ typedef void (*cl_notify)(const char *, const void *, size_t, void *);
 typedef void (*cl_built)(cl_program, void *);
 
 enum {
+  CL_DEVICE_NOT_AVAILABLE = -2,
   CL_MEM_OBJECT_ALLOCATION_FAILURE = -4,
   CL_OUT_OF_RESOURCES = -5,
   CL_OUT_OF_HOST_MEMORY = -6,
+  CL_INVALID_WORK_GROUP_SIZE = -54,
   CL_INVALID_BUFFER_SIZE = -61,
   CL_DEVICE_TYPE_CPU = 1 << 1,
   CL_DEVICE_TYPE_GPU = 1 << 2,
@@ -79,6 +81,8 @@ enum {
     (cl_queue, cl_buffer, uint32_t, size_t, size_t, void *, uint32_t, const cl_event *, cl_event *))         \
   X(int32_t, clEnqueueCopyBuffer,                                                                            \
     (cl_queue, cl_buffer, cl_buffer, size_t, size_t, size_t, uint32_t, const cl_event *, cl_event *))        \
+  X(int32_t, clEnqueueFillBuffer,                                                                            \
+    (cl_queue, cl_buffer, const void *, size_t, size_t, size_t, uint32_t, const cl_event *, cl_event *))     \
   X(int32_t, clFinish, (cl_queue))                                                                           \
   X(int32_t, clGetEventProfilingInfo, (cl_event, uint32_t, size_t, void *, size_t *))                        \
   X(int32_t, clReleaseEvent, (cl_event))

@@ -1,4 +1,4 @@
-"""Random models compiled as a whole against onnxruntime, on 1 and 2 threads."""
+"""Random models compiled as a whole against onnxruntime, on 1 and 3 threads."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,11 @@ import onnx
 import onnxruntime
 import pytest
 from burnish import pipeline
+from burnish.graph_passes.plan_layout import MODES
+from burnish.graph_passes.split_setup import WEIGHT_FORMS
 from onnx.reference import ReferenceEvaluator
 
+from ..passes.make import scale_of
 from .forked import run_forked
 from .kernels import runnable_targets
 from .random_graphs import random_model
@@ -35,16 +38,18 @@ def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, 
 
 
 def check(seed: int, targets: Sequence[str] = ()) -> None:
+    """Plans of all kinds, weights of both, and code that is laid out for one to three threads."""
     model, feeds = random_model(seed)
     want = expected(model, feeds)
     targets = targets or runnable_targets()
-    module = pipeline.compile(model, target=targets[seed % len(targets)], threads=2, cache=False)
-    for threads in (1, 2):
+    options = {"plan": MODES[seed % 3], "weights": WEIGHT_FORMS[seed // 3 % 2], "threads": seed // 6 % 3 + 1}
+    module = pipeline.compile(model, target=targets[seed % len(targets)], cache=False, **options)
+    for threads in (1, 3):
         got = module.run(feeds, threads=threads)
         assert got.keys() == want.keys()
         for name, array in want.items():
             assert got[name].shape == array.shape, f"{name}: {got[name].shape}, expected {array.shape}"
-            tolerance = TOLERANCE[array.dtype.name] * max(0.2, float(np.max(np.abs(array), initial=0.0)))
+            tolerance = TOLERANCE[array.dtype.name] * max(0.2, scale_of(array))
             np.testing.assert_allclose(
                 got[name].astype(np.float64),
                 array.astype(np.float64),

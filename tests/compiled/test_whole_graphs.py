@@ -13,6 +13,8 @@ from burnish.errors import RunError
 from burnish.frontends.onnx.importer import import_onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ..passes.make import scale_of
+
 RNG = np.random.default_rng(3)
 X = (1, 32, 12, 11)
 Build = Callable[[Callable[..., str]], str]
@@ -141,8 +143,7 @@ def check(m: onnx.ModelProto, **options: object) -> None:
     expected = interpret(graph, feeds)
     found = pipeline.compile(m, threads=2, cache=False, **options).run(feeds)
     for name in graph.outputs:
-        scale = np.abs(expected[name]).max()
-        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=3e-5 * scale)
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=3e-5 * scale_of(expected[name]))
 
 
 @pytest.mark.parametrize("plan", ["global", "fixed"])

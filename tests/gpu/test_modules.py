@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import burnish
@@ -146,6 +147,16 @@ def code_of(digits: burnish.Module, **changes: int) -> DeviceCode:
     source = "\n\n".join(f"__kernel void {k}(__global char *a) {{\n}}" for k in plan.kernels)
     launches = dict.fromkeys(plan.kernels, launch)
     return DeviceCode("opencl", device_code.encode("opencl", [source], plan.kernels, launches))
+
+
+def test_what_no_kernel_writes_shows(digits):
+    """Memory begins as NaN where BURNISH_GPU_POISON is set, as it is here."""
+    plan = replace(digits.plan, steps=())
+    weights = np.zeros(plan.weights_size, np.uint8)
+    context = device_module_from_memory(encode(plan), code_of(digits), weights).context(1)
+    context.run()
+    for result in plan.outputs:
+        assert np.isnan(context.output(result.name)).all()
 
 
 @pytest.mark.parametrize("launch", [{"block": (1 << 20, 1, 1)}, {"shared": 1 << 30}])

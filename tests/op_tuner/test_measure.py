@@ -209,6 +209,10 @@ def test_operands_that_would_give_nan_are_drawn_again():
 def test_a_wrong_program_is_found():
     task = op_task(TopK(1, 2), "f32[4,9]")
     other = op_task(TopK(1, 2, largest=False), "f32[4,9]")
+    wide = operands(op_task(TopK(1, 1), "f32[200,9]")).expected[1]
+    one_off = wide.want.copy()
+    one_off[100] += 1
+    assert not wide.error(wide.want) and wide.error(one_off)
     wrong = measure(replace(task, program=other.program), DefaultConfig(), **QUICK)
     assert wrong.error == "wrong" and "elements; at [" in wrong.detail
     unchecked = measure(replace(task, program=other.program), DefaultConfig(), check=False, **QUICK)
