@@ -57,8 +57,10 @@ def import_onnx(
     Raises InputError (unreadable file; shapes, dims or values that do not fit), ModelError (broken model),
     UnsupportedError (valid, but beyond Burnish), NeedsValueError (an input's value decides a shape).
     """
-    known = ({} if given is None else given for given in (shapes, dims, values))
-    return Importer(read_model(model)).run(*known)
+    importer = Importer(read_model(model))
+    return importer.run(
+        {} if shapes is None else shapes, {} if dims is None else dims, {} if values is None else values
+    )
 
 
 @dataclass(frozen=True)
