@@ -194,7 +194,8 @@ typedef struct burnish_open_options {
 } burnish_open_options;
 
 /* Checks the file's size, format, CPU features and checksum, then loads it. The checks find accidents; they
- * cannot make a file from an untrusted source safe, since a module is native code. `options` may be NULL. */
+ * cannot make a file from an untrusted source safe, since a module is native code. `options` may be NULL:
+ * no digest is checked, and one thread per available CPU transforms compact weights. */
 int32_t burnish_open(const char *path, const burnish_open_options *options, burnish_file *file,
                      burnish_error *error);
 void burnish_close(burnish_file *file);
