@@ -359,6 +359,34 @@ class Cast(Op):
 
 
 @dataclass(frozen=True)
+class BitCast(Op):
+    """y = the bits of x as a number of the dtype named `to`, which takes as many bytes."""
+
+    to: str
+
+    def infer(self, x: TensorType | None) -> tuple[TensorType, ...]:
+        x, to = given(x), DTYPES[self.to]
+        if x.dtype.bytes != to.bytes:
+            fail(f"the bits of {x.dtype} as {to}: expected a type of {x.dtype.bytes} bytes")
+        return (TensorType(to, x.shape),)
+
+    def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        if self.to == "bool":
+            return (x.view(np.uint8) != 0,)
+        return (np.asarray(x).view(DTYPES[self.to].numpy),)
+
+    def compute(self, b: ExprBuilder, x: Tensor) -> tuple[Tensor, ...]:
+        to = DTYPES[self.to]
+        bits = DTYPES[f"u{8 * to.bytes}"]
+
+        def body(*i: Expr) -> Expr:
+            number = call(f"bitcast_{bits.name}", x[i]) if x.dtype.is_float else s.cast(x[i], bits)
+            return call(f"bitcast_{to.name}", number) if to.is_float else s.cast(number, to)
+
+        return (b.compute(to, x.shape, body, "bits"),)
+
+
+@dataclass(frozen=True)
 class Rounded(Op):
     """y = x, an f32, rounded to what the narrow float named `to` holds, as an f32."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...compiler.ir.types import BOOL, F32, DType
-from ...compiler.ops.elementwise import Binary, Cast, Unary, Where
+from ...compiler.ops.elementwise import Binary, BitCast, Cast, Unary, Where
 from ...compiler.ops.movement import Identity
 from ...errors import ModelError
 from .registry import NodeContext, onnx
@@ -184,6 +184,11 @@ def where(c: NodeContext, condition: str, x: str, y: str):
 @onnx("Cast")
 def cast(c: NodeContext, x: str):
     return c.emit(Cast(onnx_dtype(c.required("to"), c.label).name), x)
+
+
+@onnx("BitCast", since=26)
+def bit_cast(c: NodeContext, x: str):
+    return c.emit(BitCast(onnx_dtype(c.required("to"), c.label).name), x)
 
 
 @onnx("CastLike")

@@ -42,5 +42,5 @@ def test_other_tests_pass_or_name_their_operator(chunk):
 
 def test_the_list_has_not_shrunk():
     listed = passing()
-    assert len(listed) == len(set(listed)) >= 1592
+    assert len(listed) == len(set(listed)) >= 1602
     assert listed == sorted(listed)

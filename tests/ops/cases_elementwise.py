@@ -1,7 +1,7 @@
 """Cases of the elementwise operators."""
 
 import numpy as np
-from burnish.compiler.ops.elementwise import BINARY, UNARY, Binary, Cast, Rounded, Unary, Where
+from burnish.compiler.ops.elementwise import BINARY, UNARY, Binary, BitCast, Cast, Rounded, Unary, Where
 
 from .case import Case
 
@@ -80,6 +80,17 @@ def _cast() -> list[Case]:
     cases += [Case(Cast(to), (f"{of}[2,7]",), low=-100, high=100) for of in names for to in names]
     cases += [
         Case(Rounded(to), (x,), "rounded") for to in ("f16", "bf16") for x in ("f32[2,19]", VALUES, SPECIAL)
+    ]
+    sizes = [
+        ("i8", "u8", "bool"),
+        ("f16", "bf16", "i16", "u16"),
+        ("f32", "i32", "u32"),
+        ("f64", "i64", "u64"),
+    ]
+    cases += [Case(BitCast(to), (f"{of}[3,17]",)) for same in sizes for of in same for to in same]
+    cases += [
+        Case(BitCast("u32"), (SPECIAL,), "special values"),
+        Case(BitCast("i64"), ("f64[]",), "a number"),
     ]
     return cases + [Case(Cast("i32"), (SPECIAL,), "special values"), Case(Cast("u8"), ("i64[0]",))]
 
