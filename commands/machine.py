@@ -18,7 +18,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from ..compiler.target import allowed_cpus, caches_here, caches_of
+from ..compiler.target import allowed_cpus, caches_here, caches_of, host_features
 from ..op_tuner.hardware import cpu_model
 from ..op_tuner.own_cores import machine_code, multiply_adds, seconds_at_once, vector_shape
 
@@ -65,13 +65,13 @@ def describe_machine() -> Machine:
     versions = {"python": platform.python_version()}
     versions.update({package: found for package in packages if (found := _version(package))})
     versions["llvm"] = ".".join(map(str, llvm.llvm_version_info))
-    features = llvm.get_host_cpu_features()
+    features = host_features()
     return Machine(
         cpu=f"{cpu_model()} ({llvm.get_host_cpu_name()})",
         cores=len(allowed_cpus()),
         memory_bytes=_memory_bytes(),
         caches=_caches(),
-        isa=tuple(name for name in _ISA if features.get(name)),
+        isa=tuple(name for name in _ISA if name in features),
         system=f"{platform.system()} {platform.release()}",
         versions=versions,
     )

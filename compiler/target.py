@@ -107,7 +107,10 @@ class Target:
 
     @property
     def llvm_features(self) -> str:
-        return ",".join(f"+{f}" for f in self.features)
+        """For code that runs on any such CPU. A Cortex-A53, which is older than LSE, may multiply and add
+        integers wrongly behind some loads (Arm's erratum 835769): these are kept apart."""
+        old = self.arch == "aarch64" and "lse" not in self.features
+        return ",".join(f"+{f}" for f in (*self.features, *["fix-cortex-a53-835769"] * old))
 
     def text(self) -> str:
         return "\n".join(f"{f.name}: {_plain(getattr(self, f.name))}" for f in fields(self))

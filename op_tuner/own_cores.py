@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -158,7 +159,8 @@ def multiply_adds(chain: bool = False) -> MultiplyAdds:
     """Independent ones, or those of a chain."""
     floats, accumulators, fused = vector_shape()
     accumulators = 1 if chain else accumulators
-    engine = machine_code(multiply_adds_text(floats, accumulators, fused))
+    adds_to = platform.machine() == "aarch64"
+    engine = machine_code(multiply_adds_text(floats, accumulators, fused, adds_to))
     # ctypes releases the interpreter's lock around CFUNCTYPE calls: threads do run at once.
     run = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(engine.get_function_address("fma"))
     return MultiplyAdds(run, 2 * floats * accumulators, engine)
@@ -188,7 +190,8 @@ def vector_shape() -> tuple[int, int, bool]:
     return 4, 12, False
 
 
-def multiply_adds_text(floats: int, accumulators: int, fused: bool) -> str:
+def multiply_adds_text(floats: int, accumulators: int, fused: bool, adds_to: bool = False) -> str:
+    """`adds_to`: an instruction writes its result over what it adds to (AArch64), not over a factor (x86)."""
     vector = f"<{floats} x float>"
     names = range(accumulators)
     phis = [f"  %a{i} = phi {vector} [ %s{i}, %entry ], [ %n{i}, %loop ]" for i in names]
@@ -200,7 +203,16 @@ def multiply_adds_text(floats: int, accumulators: int, fused: bool) -> str:
             f"  %s{i} = shufflevector {vector} %i{i}, {vector} poison, <{floats} x i32> zeroinitializer"
         )
     half = ", ".join(["float 0.5"] * floats)
-    if fused:
+    if adds_to:
+        starts += [
+            "  %size = uitofp i64 %turns to float",
+            "  %small = fmul float %size, 0x3BC79CA100000000",  # unknown to LLVM; sums stay finite
+            f"  %one = insertelement {vector} poison, float %small, i32 0",
+            f"  %x = shufflevector {vector} %one, {vector} poison, <{floats} x i32> zeroinitializer",
+        ]
+        call = f"call {vector} @llvm.fma.v{floats}f32({vector} %x, {vector} %x, {vector} %a{{i}})"
+        steps = [f"  %n{i} = {call.format(i=i)}" for i in names]
+    elif fused:
         call = f"call {vector} @llvm.fma.v{floats}f32({vector} %a{{i}}, {vector} <{half}>, {vector} <{half}>)"
         steps = [f"  %n{i} = {call.format(i=i)}" for i in names]
     else:

@@ -277,6 +277,7 @@ def _link_shared(compiler: Compiler, folder: Path, objects: Sequence[str]) -> Pa
     (folder / "exports.map").write_text("{ global: burnish_module; local: *; };\n")
     flags = ["-shared", "-pthread", "-Wl,-s", "-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,-z,defs"]
     flags += ["-Wl,-z,noexecstack", "-Wl,--version-script=exports.map", "-Wl,-soname=burnish_module"]
+    flags += compiler.link
     command = [*compiler.command, *flags, "-o", "module.out", *objects, "-Wl,--as-needed", "-lm", "-ldl"]
     run_tool(command, folder, "linking the module")
     target, features, _ = plan_facts((folder / "plan.bin").read_bytes())
@@ -299,7 +300,8 @@ def _link_archive(
 
 def _link_program(compiler: Compiler, folder: Path, objects: Sequence[str]) -> Path:
     """A program without shared libraries."""
-    command = [*compiler.command, "-static", "-pthread", "-Wl,-s", "-Wl,--gc-sections", "-o", "module.out"]
+    flags = ["-static", "-pthread", "-Wl,-s", "-Wl,--gc-sections", *compiler.link]
+    command = [*compiler.command, *flags, "-o", "module.out"]
     main = str(_built(compiler) / f"{PROGRAM}.o")
     run_tool([*command, *objects, main, "-lm"], folder, "linking the program")
     return folder / "module.out"

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,10 +25,11 @@ THIS_ARCH = platform.machine()
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler that also links: its command and what it calls itself."""
+    """A C compiler that also links: its command, what it calls itself, and what it has to be told to link."""
 
     command: tuple[str, ...]
     version: str
+    link: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=8)
@@ -87,8 +89,13 @@ def find_compiler(arch: str = THIS_ARCH, static: bool = False) -> Compiler:
     for command in candidates:
         version = identify((*command, "--version"))
         if version:
-            baseline = () if "zig" in version.lower() or "ziglang" in command else _BASELINE.get(arch, ())
-            return Compiler((*command, *baseline), version)
+            zig = "zig" in version.lower() or "ziglang" in command
+            if static and value and not _links_statically(command):
+                raise ToolError(
+                    f"{value!r} of the variable {knob} links no programs without shared libraries, which run "
+                    "under an emulator; unset it, or name one that does (zig: -target ARCH-linux-musl)"
+                )
+            return Compiler((*command, *(() if zig else _BASELINE.get(arch, ()))), version, _link(arch, zig))
     if value:
         raise ToolError(f"the C compiler {value!r} of the variable {knob} does not run; correct or unset it")
     if arch == THIS_ARCH:
@@ -97,6 +104,23 @@ def find_compiler(arch: str = THIS_ARCH, static: bool = False) -> Compiler:
         f"no C compiler for {arch} found; install {arch}-linux-gnu-gcc (Debian: gcc-{arch.replace('_', '-')}"
         f"-linux-gnu), or run: pip install ziglang"
     )
+
+
+def _link(arch: str, zig: bool) -> tuple[str, ...]:
+    """Addresses that a Cortex-A53 may take wrong are made otherwise (Arm's erratum 843419); zig takes no such
+    option."""
+    return ("-Wl,--fix-cortex-a53-843419",) if arch == "aarch64" and not zig else ()
+
+
+@lru_cache(maxsize=8)
+def _links_statically(command: tuple[str, ...]) -> bool:
+    with tempfile.TemporaryDirectory(prefix="burnish-") as folder:
+        source = Path(folder) / "main.c"
+        source.write_text("int main(void) { return 0; }\n")
+        done = subprocess.run(
+            [*command, "-static", "-o", "main", "main.c"], cwd=folder, capture_output=True, check=False
+        )
+    return done.returncode == 0
 
 
 _BASELINE = {"x86_64": ("-march=x86-64",), "aarch64": ("-march=armv8-a",)}

@@ -34,6 +34,18 @@ def test_kernels_are_valid_for_every_vector_width(floats, accumulators, fused):
     assert text.count(f" {operations} <{floats} x float>") == accumulators
 
 
+def test_the_loop_of_arm_copies_no_vectors():
+    text = own_cores.multiply_adds_text(4, 24, True, adds_to=True)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(
+        cpu="cortex-a72", opt=3
+    )
+    listing = machine.emit_assembly(llvm.parse_assembly(text))
+    loop = listing[listing.index("fmla") : listing.rindex("fmla")]
+    assert listing.count("fmla") == 24 and "mov" not in loop and "sp" not in loop
+
+
 def test_the_loop_is_made_of_fused_multiply_adds_in_registers():
     features = llvm.get_host_cpu_features()
     if not (features.get("avx2") and features.get("fma")):
