@@ -1,6 +1,6 @@
 """Random models compiled as a whole against onnxruntime, on 1 and 3 threads."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -37,13 +37,17 @@ def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, 
     return dict(zip(names, session.run(names, feeds)))
 
 
-def check(seed: int, targets: Sequence[str] = ()) -> None:
+def check(seed: int) -> None:
     """Plans of all kinds, weights of both, and code that is laid out for one to three threads."""
+    targets = runnable_targets()
+    options = {"weights": WEIGHT_FORMS[seed // 3 % 2], "threads": seed // 6 % 3 + 1}
+    compare(seed, target=targets[seed % len(targets)], **options)
+
+
+def compare(seed: int, **options: Any) -> None:
     model, feeds = random_model(seed)
     want = expected(model, feeds)
-    targets = targets or runnable_targets()
-    options = {"plan": MODES[seed % 3], "weights": WEIGHT_FORMS[seed // 3 % 2], "threads": seed // 6 % 3 + 1}
-    module = pipeline.compile(model, target=targets[seed % len(targets)], cache=False, **options)
+    module = pipeline.compile(model, cache=False, plan=MODES[seed % 3], **options)
     for threads in (1, 3):
         got = module.run(feeds, threads=threads)
         assert got.keys() == want.keys()
