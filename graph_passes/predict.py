@@ -28,7 +28,7 @@ from .fuse import is_window
 from .pairs import KEPT, convolution
 from .views import joins_in_place, words_in_place
 
-MODEL = "analytic-5"
+MODEL = "analytic-6"
 """The model's name; its number changes with what it predicts."""
 CLOCK = 3.5e9  # Hz; targets do not name theirs, and it scales all costs alike
 DIRECT_RATE = 0.95  # of the peak
@@ -173,14 +173,16 @@ class PredictedCost:
         return self._time(graph, Work(products, rate, weights.nbytes))
 
     def _product(self, graph: Graph, node: Node, op: FusedOp) -> float:
-        """Of matrices as they are; one that is stored transposed is copied first."""
+        """Of matrices as they are; one that is stored transposed is copied first. A vector of columns is
+        multiplied whole; one column is a dot product a row."""
         inner = product(op)
         assert inner is not None and isinstance(inner.op, MatMul)
         batch, m, n, k = sizes(op)
         matrix = op.graph.types[inner.inputs[1] or ""]
         streamed = matrix.nbytes * STRIDED if inner.inputs[1] in node.reads else 0
         copied = matrix.size * COPY * self.per_cycle if inner.op.trans_b else 0.0
-        return self._time(graph, Work(batch * m * n * k, PRODUCT_RATE, streamed, other=copied))
+        columns = max(n, self.target.lanes(4)) if n > 1 else n
+        return self._time(graph, Work(batch * m * columns * k, PRODUCT_RATE, streamed, other=copied))
 
     def _blocks(self, graph: Graph, op: FusedOp) -> float:
         """Of weights as they are stored: they are copied first."""

@@ -70,8 +70,9 @@ def _packed_weights(op: FusedOp, lanes: int) -> Mapping[int, Pack | Layout]:
 
 
 def _packed_work(op: FusedOp, lanes: int) -> Work:
+    """A vector of columns is multiplied whole, however few there are."""
     batch, m, n, k = sizes(op)
-    return Work(products=batch * m * n * k, rate=PACKED_RATE, streamed=n * k * 4)
+    return Work(products=batch * m * max(n, lanes) * k, rate=PACKED_RATE, streamed=n * k * 4)
 
 
 def block_product(op: FusedOp) -> Node | None:

@@ -11,6 +11,11 @@ from burnish.compiler.target import get_target
 from burnish.compiler.templates import direct
 from burnish.compiler.templates.products import packed_layout
 from burnish.compiler.templates.registry import algorithms
+from burnish.graph_passes.plan_layout import plan_layout
+from burnish.graph_passes.predict_gpu import predicted_cost
+from burnish.pipeline import optimise
+
+from ..passes.make import make
 
 LANES = 8
 
@@ -52,3 +57,13 @@ def test_what_is_read_once_is_not_copied(op, shapes):
     expr = expression(op, tuple(TensorType(F32, shape) for shape in shapes))
     task = KernelTask("kernel", expr, (), frozenset(), "", get_target("x86-64-v3"), 1)
     assert algorithms(task)[0] == "rows"
+
+
+@pytest.mark.parametrize(("columns", "algorithm"), [(2, "dot"), (3, "packed"), (24, "packed")])
+def test_few_columns_are_dot_products(columns, algorithm):
+    """A vector of columns is mostly empty then."""
+    weights, target = np.ones((96, columns), np.float32), get_target("x86-64-v3")
+    graph = make({"x": "f32[40,96]"}, lambda g, x: g.one(MatMul(), x, g.const(weights)))
+    fused = optimise(graph, target, 1, stop_after="fuse")
+    plan = plan_layout(fused, target.lanes(4), predicted_cost(target, 1))
+    assert [decision.algorithm for decision in plan.decisions.values()] == [algorithm]
