@@ -19,7 +19,6 @@ from ..compiler.ops.movement import Pad, Transpose
 from .rewrite import Rewriter, rule
 from .simplify_movement import pad_value
 
-FEW_COLUMNS = 8
 ROUNDING = 4096
 """How many times larger than their sum two constants are of which the first rounds what they are added to."""
 
@@ -177,18 +176,6 @@ def transposed_operand(r: Rewriter, node: Node) -> str | None:
     )
 
 
-@rule("matmul(x, w) => matmul(x, transpose(w)) with trans_b, w of few columns", MatMul)
-def few_columns(r: Rewriter, node: Node) -> str | None:
-    """So that dot products along its rows may be chosen: few columns leave most of a vector empty."""
-    w = r.const(node.inputs[1])
-    if w is None or w.dtype != np.float32 or w.ndim != 2 or not 1 < w.shape[1] <= FEW_COLUMNS < w.shape[0]:
-        return None
-    if node.op.trans_a or node.op.trans_b:
-        return None
-    turned = r.constant(np.ascontiguousarray(w.T), node.inputs[1])
-    return r.emit(replace(node.op, trans_b=True), node.inputs[0], turned)
-
-
 def _swaps_matrix(transpose: Node) -> bool:
     perm = transpose.op.perm
     n = len(perm)
@@ -202,5 +189,4 @@ LINEAR = (
     add_to_convolution,
     scale_product,
     transposed_operand,
-    few_columns,
 )

@@ -20,6 +20,8 @@ BLOCKS_RATE = 0.8
 UNPACK = 5.0  # multiply-adds that making a weight of its number takes
 ROWS = 8  # that share it
 DOT_RATE = 0.25  # two loads for each multiply-add, and the lanes are added up at the end
+FEW_COLUMNS = 8
+"""Of a constant matrix that is turned for dot products: more fill enough of a vector."""
 DOT_STREAM = 1.4  # the time of weights from memory, over that of packed ones: sums end after every row
 
 
@@ -109,9 +111,11 @@ def blocks_work(op: FusedOp, lanes: int) -> Work:
 
 
 def _dot_fits(op: FusedOp, lanes: int) -> bool:
-    """Both operands lie along k, for at least a vector."""
+    """Both operands lie along k, for at least a vector; a constant of few columns is turned for it."""
     node = product(op)
-    if node is None or not isinstance(node.op, MatMul) or node.op.trans_a or not node.op.trans_b:
+    if node is None or not isinstance(node.op, MatMul) or node.op.trans_a:
+        return False
+    if not node.op.trans_b and not (_packed_fits(op, lanes) and sizes(op)[2] <= FEW_COLUMNS):
         return False
     read = [op.graph.types[v or ""] for v in node.inputs]
     return all(t.dtype is F32 and t.size > 0 for t in read) and sizes(op)[3] >= lanes
@@ -121,8 +125,10 @@ def _plain(op: FusedOp, lanes: int) -> tuple[Layouts, ...]:
     return ((None, None),)
 
 
-def _as_stored(op: FusedOp, lanes: int) -> Mapping[int, Pack | Layout]:
-    return {}
+def _turned(op: FusedOp, lanes: int) -> Mapping[int, Pack | Layout]:
+    node = product(op)
+    assert node is not None and isinstance(node.op, MatMul)
+    return {} if node.op.trans_b else {op.graph.inputs.index(node.inputs[1] or ""): Layout((1, 0))}
 
 
 def _dot_work(op: FusedOp, lanes: int) -> Work:
@@ -135,4 +141,4 @@ def _dot_work(op: FusedOp, lanes: int) -> Work:
 
 PACKED_BLOCKS = Algorithm("packed_blocks", _blocks_fit, _plain, _blocks_weights, blocks_work, 0.0)
 PACKED = Algorithm("packed", _packed_fits, _packed_layouts, _packed_weights, _packed_work, 0.0)
-DOT = Algorithm("dot", _dot_fits, _plain, _as_stored, _dot_work, 0.0)
+DOT = Algorithm("dot", _dot_fits, _plain, _turned, _dot_work, 0.0)
