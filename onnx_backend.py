@@ -17,7 +17,7 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from .errors import InputError, NeedsValueError, UnsupportedError
 from .frontends.onnx.interface import fed_inputs, static_shape
-from .frontends.onnx.tensors import numpy_dtype
+from .frontends.onnx.tensors import native, numpy_dtype
 from .pipeline import compile as compile_model
 
 FEW, KEPT, MOST_MEMORY, MOST_THREADS = 2, 32, 4 << 30, 256
@@ -147,11 +147,10 @@ def _array(info: onnx.ValueInfoProto, value: Any) -> np.ndarray:
     if isinstance(value, (list, tuple, dict)) or value is None:
         raise UnsupportedError(f"input {info.name!r} is given as {type(value).__name__}; expected an array")
     try:
-        array = np.asarray(value)
+        array = native(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:  # as the array's library likes
         found = type(value).__name__
         raise InputError(f"input {info.name!r}: {found} is no array of numpy: {error}") from None
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     code = info.type.tensor_type.elem_type
     declared = numpy_dtype(code, f"input {info.name!r}") if code else array.dtype
     if declared.kind in "biufcV" and array.dtype != declared:
@@ -196,8 +195,7 @@ class BurnishBackend(Backend):
         names = [n for n in node.input if n]
         if len(inputs) != len(names):
             raise InputError(f"{node.op_type} has {len(names)} inputs, but {len(inputs)} are given")
-        arrays = map(np.asarray, inputs)
-        given = {n: a.astype(a.dtype.newbyteorder("="), copy=False) for n, a in zip(names, arrays)}
+        given = dict(zip(names, map(native, inputs)))
         try:
             infos = [
                 helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)

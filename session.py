@@ -18,7 +18,7 @@ import onnx
 
 from .errors import InputError
 from .frontends.onnx.interface import fed_inputs, is_fixed
-from .frontends.onnx.tensors import numpy_dtype
+from .frontends.onnx.tensors import native, numpy_dtype
 from .frontends.onnx.whole import read_whole
 from .onnx_backend import BurnishRep
 from .pipeline import compile as compile_model
@@ -152,8 +152,7 @@ class InferenceSession:
         try:
             if isinstance(value, (list, tuple)):
                 return np.array(value, self._dtypes[name])
-            array = np.asarray(value)
-            return array.astype(array.dtype.newbyteorder("="), copy=False)
+            return native(value)
         except (ValueError, TypeError, OverflowError) as error:
             wanted, found = self._dtypes[name], type(value).__name__
             raise InputError(f"input {name!r}: expected {wanted}, found a {found}: {error}") from None

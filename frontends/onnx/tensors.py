@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,6 +52,12 @@ def checked_bytes(dtype: DType, shape: Iterable[int], what: str, limit: int = MA
     if size > limit:
         raise ModelError(f"{what} claims {dtype}{list(shape)}, {size:,} bytes; the limit is {limit:,}")
     return 0 if 0 in shape else size
+
+
+def native(value: Any) -> np.ndarray:
+    """What numpy makes of a value, in this machine's byte order."""
+    array = np.asarray(value)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def tensor_array(tensor: TensorProto, folder: ModelFolder | None, what: str) -> np.ndarray:
